@@ -1,0 +1,3 @@
+"""The graph of primitive tensor equations: builder, compositions, regions, verifier, printer."""
+
+__all__: list[str] = []

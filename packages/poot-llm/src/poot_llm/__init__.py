@@ -1,0 +1,3 @@
+"""The generation driver: tokenizer, chat templates, scheduler, paged KV, sampling, and the poot command."""
+
+__all__: list[str] = []

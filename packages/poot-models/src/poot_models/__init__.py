@@ -1,0 +1,3 @@
+"""Model families as plain tracer functions over shared components."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""The OpenAI-compatible HTTP server."""
+
+__all__: list[str] = []
