@@ -1,0 +1,146 @@
+"""The engine protocol: what a driver sees of a model that is ready to run, whatever runs it.
+
+An engine owns one model's weights and states. It runs one ragged step at a time: any mix of prompt
+chunks and single decode tokens of several sequences. The driver owns tokens, blocks and requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Engine", "EngineInfo", "EngineOptions", "StepInputs", "WeightSource"]
+
+Int32 = NDArray[np.int32]
+Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What the caller asks of an engine.
+
+    Attributes:
+        backend: ``auto``, ``oracle`` or the name of an installed device (entry point group
+            ``poot.devices``).
+        precision: ``f32`` (stored weights, f32 activations and sums) or ``auto`` (the fastest that
+            the accuracy bar allows).
+        threads: Threads of a host team, or None to derive it from affinity and quota.
+        context_tokens: Longest sequence.
+        max_sequences: Most sequences in one step (upper bound of R).
+        max_step_tokens: Most tokens in one step (upper bound of T).
+        block_size: Tokens of one KV block.
+        num_blocks: KV blocks in the pool; block 0 is an ordinary block.
+    """
+
+    backend: str = "auto"
+    precision: str = "auto"
+    threads: int | None = None
+    context_tokens: int = 2048
+    max_sequences: int = 32
+    max_step_tokens: int = 512
+    block_size: int = 32
+    num_blocks: int = 64
+
+    @property
+    def max_blocks_per_row(self) -> int:
+        """Width of a block table: blocks that hold ``context_tokens``."""
+        return -(-self.context_tokens // self.block_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """Facts of an open engine.
+
+    Attributes:
+        backend: Name of the device that runs it.
+        device: What the device calls itself, and why it was chosen.
+        vocab_size: Width of a row of logits.
+        options: The options in force.
+        weight_bytes: Bytes of the weights as laid out on the device.
+        state_bytes: Bytes of KV pools and other state.
+        workspace_bytes: Bytes of intermediates.
+    """
+
+    backend: str
+    device: str
+    vocab_size: int
+    options: EngineOptions
+    weight_bytes: int
+    state_bytes: int
+    workspace_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInputs:
+    """One ragged step; every array is int32 and C-contiguous.
+
+    Attributes:
+        token_ids: (T,) tokens of all rows, those of one row together and ascending in position.
+        positions: (T,) position of each token in its sequence.
+        rows: (T,) which row (0..R-1) each token belongs to; not decreasing.
+        sequence_lengths: (R,) tokens of each row once this step has run.
+        block_tables: (R, max_blocks_per_row) KV blocks of each row; unused entries are 0.
+        slot_mapping: (T,) block * block_size + offset where each token's key and value go.
+        logit_positions: (L,) indices into the T tokens whose logits are wanted.
+    """
+
+    token_ids: Int32
+    positions: Int32
+    rows: Int32
+    sequence_lengths: Int32
+    block_tables: Int32
+    slot_mapping: Int32
+    logit_positions: Int32
+
+
+class WeightSource(Protocol):
+    """Where an engine takes weights from: a checkpoint's ``WeightStore`` has this shape."""
+
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """Return the bytes of a tensor as stored, a view."""
+        ...
+
+    def release(self, name: str) -> None:
+        """Drop the pages of a tensor that has been laid out."""
+        ...
+
+
+class Engine(Protocol):
+    """A model that is ready to run."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts of this engine."""
+        ...
+
+    def forward(self, step: StepInputs) -> None:
+        """Run one step; its logits stay readable until the next one.
+
+        Raises:
+            DeviceError: If the device fails; the states are then undefined.
+        """
+        ...
+
+    def greedy(self) -> Int32:
+        """Return (L,) ids of the largest logits of the last step (lowest id on a tie)."""
+        ...
+
+    def logits(self) -> Float32:
+        """Return (L, vocab_size) logits of the last step; a view that the next step overwrites."""
+        ...
+
+    def step_faults(self) -> Mapping[int, str]:
+        """Return the rows of the last step whose data-dependent indices left their range."""
+        ...
+
+    def close(self) -> None:
+        """Release memory and threads; closing twice is allowed."""
+        ...
+
+
+TraceFunction = Callable[[], Any]
+"""Returns the ``Graph`` of the model; not called when a cached program exists."""
