@@ -1,0 +1,284 @@
+"""What a planner asks of kernelgen: typed, hashable records; kernelgen knows no graph.
+
+Every request names kernels by meaning. ``generate(request, target, caps)`` answers with kernel IR and
+its launch shape. Sizes that a step changes (T, R, L) and matrix sizes (N, K) are run-time scalars of
+the kernels, so that one kernel serves all layers and all models of a format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "Activation",
+    "ArgmaxRequest",
+    "AttendRequest",
+    "ContractionRequest",
+    "Epilogue",
+    "GatherRequest",
+    "KvLayout",
+    "KvWriteRequest",
+    "PackRequest",
+    "Regime",
+    "Request",
+    "RowInput",
+    "RowNode",
+    "RowOutput",
+    "RowProgram",
+    "WeightLayout",
+]
+
+Regime = Literal["one", "few", "some", "many"]
+"""Rows of the left operand: 1; 2 to 8; 9 to 64; more."""
+
+Activation = Literal["f32", "bf16", "i8"]
+"""What the left operand is rounded to. ``i8``: blocks of 32 with an f32 scale and the block's sum."""
+
+
+# --- Row programs: everything pointwise, normalising, rotary, quantising --------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowInput:
+    """One array that a row program reads.
+
+    Attributes:
+        dtype: Name of the element type.
+        shape: Shape of one row (without the symbolic leading dimension).
+        per_row: Whether there is one such row per row of the domain; otherwise all rows share it.
+        indexed_by: Index of another input (i32, shape ()) whose value picks the row to read, or None.
+            An index out of range is clamped and flagged in the status word.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    per_row: bool = True
+    indexed_by: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowNode:
+    """One equation of a row program; operands number inputs first, then nodes.
+
+    Attributes:
+        op: A primitive of the graph: elementwise names (``add``, ``exp``, ...), ``select``,
+            ``convert``, ``broadcast``, ``reshape``, ``transpose``, ``slice``, ``concatenate``,
+            ``reduce_sum``, ``reduce_max``, ``reduce_min``, ``iota``, ``literal``.
+        operands: Numbers of the values it reads.
+        shape: Row-local result shape.
+        dtype: Name of the result's element type.
+        attributes: Sorted (name, value) pairs: ``value`` (literal scalar), ``axes`` (reduce; kept as
+            size 1 never: reduced axes are dropped), ``dimensions`` (broadcast: result axes that the
+            operand's axes map to), ``starts``/``limits`` (slice), ``axis`` (concatenate, iota),
+            ``permutation`` (transpose).
+    """
+
+    op: str
+    operands: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    attributes: tuple[tuple[str, object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOutput:
+    """One result of a row program.
+
+    Attributes:
+        value: Number of the value that is stored.
+        kind: ``plain`` stores it as it is. ``i8`` stores three arrays, flattened row-local length K:
+            int8 codes (K), f32 scales (K/32) and f32 scale * sum(codes) (K/32); K is a multiple
+            of 32. ``bf16`` stores the value rounded to bf16 (nearest even).
+            ``kv`` stores into a paged pool (see ``KvLayout``) at the slot named by an i32 input.
+        dtype: Element type of a plain output.
+        slot_input: For ``kv``: number of the (i32, shape ()) input that holds the slot; negative
+            slots are skipped.
+        layout: For ``kv``: where an element lies.
+    """
+
+    value: int
+    kind: Literal["plain", "i8", "bf16", "kv"] = "plain"
+    dtype: str = "f32"
+    slot_input: int | None = None
+    layout: KvLayout | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowProgram:
+    """A fused chain over independent rows: one row is one unit of work.
+
+    Arguments of the kernel, in order: the inputs' pointers (an input with ``per_row`` false too), for
+    an ``indexed_by`` input also its row count (i64), the outputs' pointers (three for ``i8``), the
+    number of rows (i64), the status-word pointer if anything is indexed.
+    """
+
+    inputs: tuple[RowInput, ...]
+    nodes: tuple[RowNode, ...]
+    outputs: tuple[RowOutput, ...]
+
+
+# --- Contractions ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightLayout:
+    """How a matrix (N, K) lies in device memory; chosen once per weight, serving every regime.
+
+    Attributes:
+        source: Stored type: a dtype name (``f32``, ``f16``, ``bf16``) or a packed format's name.
+        interleave: Weight rows that are stored side by side (SIMD lanes); N is padded to it.
+    """
+
+    source: str
+    interleave: int = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epilogue:
+    """Pointwise work on an accumulator tile before it is stored.
+
+    ``nodes`` number their operands: 0 is the accumulator (for a gated contraction 0 is the first
+    half's and 1 the second half's), then ``inputs`` in order, then nodes. Only elementwise operations.
+
+    Attributes:
+        inputs: For each further operand, ``"column"`` for an (N,) f32 vector or ``"full"`` for a
+            (rows, N) f32 matrix; a scalar is a ``literal`` node.
+        nodes: The work; the last node (or operand 0 if there is none) is stored.
+    """
+
+    inputs: tuple[Literal["column", "full"], ...] = ()
+    nodes: tuple[RowNode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContractionRequest:
+    """``y[m, n] = epilogue(sum over k of x[m, k] * w[n, k])``, one ascending chain per element.
+
+    Arguments of the kernel, in order: weight pointer; activation pointers (one for f32 and bf16,
+    three for i8: codes, scales, scaled sums); epilogue input pointers; result pointer; rows M (i64),
+    N (i64, results per row), K (i64), row stride of the result in elements (i64).
+    A gated contraction reads a weight of 2N rows, in which ``interleave`` rows of the first half and
+    ``interleave`` rows of the second half alternate, and stores N results.
+    """
+
+    weight: WeightLayout
+    activation: Activation
+    regime: Regime
+    epilogue: Epilogue = Epilogue()
+    gated: bool = False
+    result_dtype: str = "f32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackRequest:
+    """Re-lay rows of a stored matrix into a ``WeightLayout``.
+
+    Arguments of the kernel, in order: source pointer (stored rows), destination pointer, N (i64,
+    rows of the source), K (i64), first destination group (i64), group step (i64: 1, or 2 for one half
+    of a gated pair). One workgroup packs ``interleave`` rows; rows beyond N are zero.
+    """
+
+    layout: WeightLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatherRequest:
+    """``y[t, :] = w[ids[t], :] * scale`` in f32, read through a ``WeightLayout``.
+
+    Arguments of the kernel, in order: weight pointer, ids pointer (i32), result pointer, T (i64),
+    N (i64), K (i64), scale (f32), status-word pointer. An id out of range is clamped and flagged.
+    """
+
+    layout: WeightLayout
+
+
+# --- Attention ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvLayout:
+    """Where an element of a paged pool lies.
+
+    ``key``: [block][kv head][dim][token in block], so that scores of neighbouring keys fill a vector.
+    ``value``: [block][kv head][token in block][dim].
+
+    Attributes:
+        role: ``key`` or ``value``.
+        num_kv_heads: Heads.
+        head_dim: Elements of one head.
+        block_size: Tokens of one block.
+        dtype: Element type in the pool: ``f32``, ``f16`` or ``bf16``.
+    """
+
+    role: Literal["key", "value"]
+    num_kv_heads: int
+    head_dim: int
+    block_size: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvWriteRequest:
+    """Store (T, heads, dim) f32 values into a pool by slot, where no row program does it.
+
+    Arguments: values pointer, slots pointer (i32), pool pointer, T (i64), number of slots (i64),
+    status-word pointer.
+    """
+
+    layout: KvLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttendRequest:
+    """Attention of query tokens over paged keys and values.
+
+    Arguments of the kernel, in order: queries (T, heads, key_dim) f32; key pool; value pool;
+    positions (T) i32; rows (T) i32; block tables (R, B) i32; work list pointer; number of work items
+    (i64); B (i64); sinks (heads) f32 if ``sinks``; alibi slopes (heads) f32 if ``alibi``; partial
+    results pointer; result (T, heads, value_dim) f32.
+    A work item is 4 i32: first token, tokens (1 to ``query_tile``, all of one row), first key, end
+    key; keys are split at absolute multiples of ``split`` only. The work list, made on the host each
+    step, crosses with kv heads inside the kernel. A token whose keys span several splits leaves
+    partial results (max, sum, weighted values per head) at [token][split][head], which the ``merge``
+    kernel of the same answer combines in ascending order.
+
+    Attributes:
+        scale: Factor on the scores.
+        window: Keys at or before ``position - window`` are masked, or None.
+        softcap: Scores become ``softcap * tanh(score / softcap)``, or None.
+    """
+
+    num_heads: int
+    key: KvLayout
+    value: KvLayout
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+    alibi: bool = False
+    query_tile: int = 1
+    split: int = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgmaxRequest:
+    """Lowest id of the largest logit of each row.
+
+    Two kernels, ``partial`` over chunks of columns and ``final``. Arguments of ``partial``: logits
+    (L, N) f32, partial values, partial ids, L (i64), N (i64); of ``final``: partial values, partial
+    ids, result ids (L) i32, L (i64), number of chunks (i64).
+    """
+
+    chunk: int = 4096
+
+
+Request = (
+    RowProgram
+    | ContractionRequest
+    | PackRequest
+    | GatherRequest
+    | KvWriteRequest
+    | AttendRequest
+    | ArgmaxRequest
+)
