@@ -59,7 +59,7 @@ class TraceError(PootError, TypeError):
 
 
 class KernelSyntaxError(PootError, SyntaxError):
-    """A kernel uses Python that the importer does not accept; carries path, line, column, excerpt."""
+    """A kernel uses Python that the importer refuses; carries path, line, column, excerpt."""
 
     def __str__(self) -> str:
         return self.message
@@ -70,7 +70,7 @@ class UnsupportedError(PootError, NotImplementedError):
 
 
 class CheckpointError(PootError, ValueError):
-    """A checkpoint file is malformed, truncated or unknown; names file, field, found and allowed."""
+    """A checkpoint is malformed, truncated or unknown; names file, field, found and allowed."""
 
 
 class DeviceError(PootError, RuntimeError):
@@ -82,7 +82,7 @@ class OutOfMemoryError(PootError, MemoryError):
 
 
 class CompileError(PootError, RuntimeError):
-    """A code generator or a toolchain failed; carries the target and the path of the kept source."""
+    """A code generator or toolchain failed; carries the target and the kept source's path."""
 
 
 class VerifyError(PootError, AssertionError):

@@ -1,4 +1,4 @@
-"""What code is generated for: a target names an instruction set, capabilities describe one device."""
+"""What code is generated for: a target names an instruction set, capabilities one device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Target:
 
     Attributes:
         api: One of ``APIS``.
-        arch: Processor or virtual architecture, such as ``x86-64``, ``sm_90a``, ``gfx1100``, ``spirv1.6``.
+        arch: Processor or virtual architecture, such as ``x86-64``, ``sm_90a`` or ``gfx1100``.
         features: Instruction-set extensions that generated code may use.
 
     >>> Target.parse("cpu:x86-64:avx2+fma") == Target("cpu", "x86-64", frozenset({"fma", "avx2"}))
