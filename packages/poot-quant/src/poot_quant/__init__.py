@@ -1,3 +1,20 @@
-"""Packed weight formats: one descriptor per format and a NumPy decode."""
+"""Packed weight formats: one descriptor per format, its exact affine form and a NumPy decode."""
 
-__all__: list[str] = []
+from poot_quant._decode import decode, unpack
+from poot_quant._encode import encode, random_blocks
+from poot_quant._format import Field, QuantFormat, Role, Unpacked
+from poot_quant._registry import FORMATS, format_by_ggml_type, format_by_name
+
+__all__ = [
+    "FORMATS",
+    "Field",
+    "QuantFormat",
+    "Role",
+    "Unpacked",
+    "decode",
+    "encode",
+    "format_by_ggml_type",
+    "format_by_name",
+    "random_blocks",
+    "unpack",
+]
