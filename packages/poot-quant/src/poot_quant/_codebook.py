@@ -1,4 +1,4 @@
-"""Formats whose four-bit codes index a table: IQ4_NL, IQ4_XS, MXFP4, NVFP4; and the ternary ones."""
+"""Four-bit codes that index a table (IQ4_NL, IQ4_XS, MXFP4, NVFP4) and the ternary formats."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from poot_core import ShapeError
 
+from poot_core import ShapeError
 from poot_quant._format import Bytes, QuantFormat, Unpacked
 
 __all__ = ["decode", "unpack"]

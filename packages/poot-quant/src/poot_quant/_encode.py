@@ -1,4 +1,4 @@
-"""Makers of packed data: round-to-nearest encoding, and random blocks that decode to sane values."""
+"""Makers of packed data: round-to-nearest encoding, and random blocks of sane values."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from poot_core import ShapeError, UnsupportedError
 
+from poot_core import ShapeError, UnsupportedError
 from poot_quant._format import Bytes, QuantFormat, Role
 
 __all__ = ["encode", "random_blocks"]
@@ -18,7 +18,7 @@ Floats = NDArray[np.float32]
 def encode(fmt: QuantFormat, values: NDArray[np.floating]) -> Bytes:
     """Return values rounded to the nearest code under a per-block scale.
 
-    Good enough to make test data and 8-bit copies; a quantiser that searches for scales does better.
+    Good enough for test data and 8-bit copies; a quantiser that searches for scales does better.
 
     Args:
         fmt: Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0.
@@ -45,7 +45,7 @@ def encode(fmt: QuantFormat, values: NDArray[np.floating]) -> Bytes:
 def random_blocks(
     fmt: QuantFormat, shape: tuple[int, ...], rng: np.random.Generator, *, scale: float = 0.02
 ) -> Bytes:
-    """Return random packed rows whose every bit pattern of codes occurs and whose values are finite.
+    """Return random packed rows: any bit pattern as codes, scales that make the values finite.
 
     Args:
         fmt: Any format.

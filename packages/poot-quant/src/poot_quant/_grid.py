@@ -23,17 +23,16 @@ __all__ = [
 
 
 Floats = NDArray[np.float32]
+Integers = NDArray[Any]
 
 
-def _signed(
-    table: NDArray[np.int8], index: NDArray[np.unsignedinteger], negative: Bytes
-) -> NDArray[np.int8]:
+def _signed(table: NDArray[np.int8], index: Integers, negative: Integers) -> NDArray[np.int8]:
     """Return table rows with the sign bits applied: index (n, v), negative (n, elements)."""
     values = table[index].reshape(len(index), -1)  # (n, elements)
     return values * (1 - 2 * negative.view(np.int8))
 
 
-def _even_signs(seven: NDArray[np.unsignedinteger]) -> Bytes:
+def _even_signs(seven: Integers) -> Bytes:
     """Return 8 sign bits for each 7-bit field; the eighth makes the number of ones even."""
     low = seven.astype(np.uint8)
     fold = low ^ low >> 4
@@ -42,12 +41,12 @@ def _even_signs(seven: NDArray[np.unsignedinteger]) -> Bytes:
     return bits((low | fold << 7).reshape(len(low), -1))
 
 
-def _four_sevens(word: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
+def _four_sevens(word: Integers) -> Integers:
     shifts = np.array([0, 7, 14, 21], dtype=np.uint32)
     return (word[..., None] >> shifts & 127).reshape(len(word), -1)
 
 
-def _scaled(fmt: QuantFormat, blocks: Bytes, groups: NDArray[Any], factor: float) -> Floats:
+def _scaled(fmt: QuantFormat, blocks: Bytes, groups: Integers, factor: float) -> Floats:
     """Return d * (0.5 + group) * factor, in that order, as the format defines its scale."""
     half_up = np.float32(0.5) + groups.astype(np.float32)
     return half(fmt.slice(blocks, "d")) * half_up * np.float32(factor)
@@ -97,7 +96,7 @@ def unpack_iq3_s(fmt: QuantFormat, blocks: Bytes) -> Unpacked:
 
 
 def unpack_iq1_s(fmt: QuantFormat, blocks: Bytes) -> Unpacked:
-    """Unpack ternary vectors shifted by an eighth, as 8 * vector +- 1 under an eighth of the scale."""
+    """Unpack ternary vectors shifted by an eighth: 8 * vector +- 1, under an eighth of the scale."""
     control = words(fmt.slice(blocks, "qh"), 2)  # (n, 8): four 3-bit highs, scale, shift sign
     high = (control[..., None] >> np.array([0, 3, 6, 9], dtype=np.uint16) & 7).reshape(-1, 32)
     index = fmt.slice(blocks, "qs").astype(np.uint16) | high << 8
@@ -108,7 +107,7 @@ def unpack_iq1_s(fmt: QuantFormat, blocks: Bytes) -> Unpacked:
 
 
 def unpack_iq1_m(fmt: QuantFormat, blocks: Bytes) -> Unpacked:
-    """Unpack like IQ1_S, with a scale per 16, a shift per 8 and the f16 scale cut in four nibbles."""
+    """Unpack like IQ1_S; a scale per 16, a shift per 8, the f16 scale cut in four nibbles."""
     control = words(fmt.slice(blocks, "scales"), 2)  # (n, 4): four 3-bit scales, a nibble of f16
     nibbles = control >> 12
     pattern = nibbles[:, 0] | nibbles[:, 1] << 4 | nibbles[:, 2] << 8 | nibbles[:, 3] << 12
@@ -120,7 +119,7 @@ def unpack_iq1_m(fmt: QuantFormat, blocks: Bytes) -> Unpacked:
     return Unpacked(_shifted_ternary(index, high >> 3), scales, None)
 
 
-def _shifted_ternary(index: NDArray[np.unsignedinteger], negative: Bytes) -> NDArray[np.int8]:
+def _shifted_ternary(index: Integers, negative: Integers) -> NDArray[np.int8]:
     vectors = grid_table("iq1")[index] * np.int8(8)  # (n, 32, 8)
     shift = 1 - 2 * negative.view(np.int8)
     return (vectors + shift[..., None]).reshape(len(index), -1)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from poot_core import UnsupportedError
-
 from poot_quant import _codebook, _grid, _simple, _superblock
 from poot_quant._format import Field, QuantFormat, Role, Unpacker
 

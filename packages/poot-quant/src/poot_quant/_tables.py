@@ -1,7 +1,7 @@
 """Vector tables of ggml's IQ types: facts of the formats, kept as digit strings.
 
-A table row is four hex digits, a little-endian word; element j of an 8-vector sits in bits 2 j, of a
-4-vector in bits 4 j, and is an index into the table's levels.
+A table row is four hex digits, a little-endian word; element j of an 8-vector sits in bits 2 j,
+of a 4-vector in bits 4 j, and is an index into the table's levels.
 """
 
 from __future__ import annotations
