@@ -3,6 +3,12 @@
 Every request names kernels by meaning. ``generate(request, target, caps)`` answers with kernel IR and
 its launch shape. Sizes that a step changes (T, R, L) and matrix sizes (N, K) are run-time scalars of
 the kernels, so that one kernel serves all layers and all models of a format.
+
+The status argument that several kernels take points at i32 flags, one per row of the kernel's domain
+(token, or wanted position): a kernel that clamps a data-dependent index ORs 1 into the flag of the
+row at fault. No other row's flag is touched, so the writes of workgroups never meet.
+
+``poot_kernelgen.reference`` is the NumPy meaning of every request.
 """
 
 from __future__ import annotations
@@ -70,8 +76,8 @@ class RowNode:
         dtype: Name of the result's element type.
         attributes: Sorted (name, value) pairs: ``value`` (literal scalar), ``axes`` (reduce; kept as
             size 1 never: reduced axes are dropped), ``dimensions`` (broadcast: result axes that the
-            operand's axes map to), ``starts``/``limits`` (slice), ``axis`` (concatenate, iota),
-            ``permutation`` (transpose).
+            operand's axes map to), ``starts``/``limits``/``strides`` (slice), ``axis``
+            (concatenate, iota), ``permutation`` (transpose).
     """
 
     op: str
@@ -93,8 +99,9 @@ class RowOutput:
             ``kv`` stores into a paged pool (see ``KvLayout``) at the slot named by an i32 input.
         dtype: Element type of a plain output.
         slot_input: For ``kv``: number of the (i32, shape ()) input that holds the slot; negative
-            slots are skipped.
-        layout: For ``kv``: where an element lies.
+            slots are skipped, one beyond the pool is skipped and flagged.
+        layout: For ``kv``: where an element lies. The stored value has shape (heads, dim) or its
+            flattening.
     """
 
     value: int
@@ -108,9 +115,10 @@ class RowOutput:
 class RowProgram:
     """A fused chain over independent rows: one row is one unit of work.
 
-    Arguments of the kernel, in order: the inputs' pointers (an input with ``per_row`` false too), for
-    an ``indexed_by`` input also its row count (i64), the outputs' pointers (three for ``i8``), the
-    number of rows (i64), the status-word pointer if anything is indexed.
+    Arguments of the kernel, in order: the inputs' pointers (an input with ``per_row`` false too), each
+    ``indexed_by`` input's pointer followed by its row count (i64); the outputs' pointers (three for
+    ``i8``: codes, scales, scaled sums), each ``kv`` output's pointer followed by its pool's number of
+    slots (i64); the number of rows (i64); the status pointer if anything is indexed or ``kv``.
     """
 
     inputs: tuple[RowInput, ...]
@@ -236,15 +244,27 @@ class AttendRequest:
     Arguments of the kernel, in order: queries (T, heads, key_dim) f32; key pool; value pool;
     positions (T) i32; rows (T) i32; block tables (R, B) i32; work list pointer; number of work items
     (i64); B (i64); sinks (heads) f32 if ``sinks``; alibi slopes (heads) f32 if ``alibi``; partial
-    results pointer; result (T, heads, value_dim) f32.
-    A work item is 4 i32: first token, tokens (1 to ``query_tile``, all of one row), first key, end
-    key; keys are split at absolute multiples of ``split`` only. The work list, made on the host each
-    step, crosses with kv heads inside the kernel. A token whose keys span several splits leaves
-    partial results (max, sum, weighted values per head) at [token][split][head], which the ``merge``
-    kernel of the same answer combines in ascending order.
+    results pointer; P (i64); result (T, heads, value_dim) f32.
+    A work item is 4 i32: first token, tokens (1 to ``query_tile``, all of one row, consecutive), first
+    key, end key; it lies within one split, splits being the absolute multiples of ``split``. The
+    keys of a token at position p are ``max(0, p - window + 1)..p``; an item's bounds cover all of its
+    tokens, so a kernel masks per token. The work list, made on the host each step, crosses with kv
+    heads inside the kernel.
+    A token's splits run from ``first = max(0, p - window + 1) // split`` to ``last = p // split``. With
+    ``first == last`` the item that covers it stores the result (sink included). Otherwise each item
+    stores a partial result: value_dim + 2 f32 (max, sum of exponentials, weighted values not divided)
+    at ``((token * P + split - first) * heads + head) * (value_dim + 2)``, and the ``merge`` kernel of
+    the same answer combines them in ascending order, takes the sink in last and stores the result of
+    these tokens alone. It is launched only if there are such tokens; its arguments: partial results
+    pointer; P (i64); positions (T) i32; sinks (heads) f32 if ``sinks``; result; T (i64).
+    An item that covers a token in no key (a window that ends before it) stores nothing for it.
 
     Attributes:
         scale: Factor on the scores.
+        sinks: A further logit per head that takes part in the sum of exponentials alone.
+        alibi: ``slope[head] * (key - position)`` is added to the scores, after the softcap.
+        query_tile: Most tokens of a work item. Results do not depend on it, bit for bit.
+        split: Keys of a split.
         window: Keys at or before ``position - window`` are masked, or None.
         softcap: Scores become ``softcap * tanh(score / softcap)``, or None.
     """
