@@ -1,3 +1,52 @@
-"""The generation driver: tokenizer, chat templates, scheduler, paged KV, sampling, and the poot command."""
+"""The generation driver: tokenizer, chat templates, scheduler, paged KV, sampling, and the poot command.
 
-__all__: list[str] = []
+Names are imported when they are first used, so that a command starts with what it needs alone.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from poot_llm._driver import Driver, DriverStats
+    from poot_llm._errors import ContextLengthError
+    from poot_llm._request import FinishReason, Request, Timings, TokenEvent
+    from poot_llm._sampler import Logprobs
+    from poot_llm._sampling_params import SamplingParams
+
+_HOME = {
+    "ContextLengthError": "_errors",
+    "Driver": "_driver",
+    "DriverStats": "_driver",
+    "FinishReason": "_request",
+    "Logprobs": "_sampler",
+    "Request": "_request",
+    "SamplingParams": "_sampling_params",
+    "Timings": "_request",
+    "TokenEvent": "_request",
+}
+
+__all__ = [
+    "ContextLengthError",
+    "Driver",
+    "DriverStats",
+    "FinishReason",
+    "Logprobs",
+    "Request",
+    "SamplingParams",
+    "Timings",
+    "TokenEvent",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,55 @@
+"""A counter-based random generator: the same key and counter give the same number everywhere.
+
+Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). It keeps no
+state, so a token's random number does not depend on what else runs or ran, and a device can draw the
+same one.
+"""
+
+from __future__ import annotations
+
+__all__ = ["philox4x32", "uniform"]
+
+_MASK = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+
+
+def philox4x32(
+    counter: tuple[int, int, int, int], key: tuple[int, int]
+) -> tuple[int, int, int, int]:
+    """Return the four 32-bit words of one block.
+
+    Args:
+        counter: Four 32-bit words.
+        key: Two 32-bit words.
+
+    >>> [hex(word) for word in philox4x32((0, 0, 0, 0), (0, 0))]
+    ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
+    """
+    a, b, c, d = counter
+    k, m = key
+    for _ in range(_ROUNDS):
+        left = _MULTIPLIERS[0] * a
+        right = _MULTIPLIERS[1] * c
+        a, b, c, d = (right >> 32) ^ b ^ k, right & _MASK, (left >> 32) ^ d ^ m, left & _MASK
+        k = (k + _WEYL[0]) & _MASK
+        m = (m + _WEYL[1]) & _MASK
+    return a, b, c, d
+
+
+def uniform(seed: int, choice: int, position: int) -> float:
+    """Return a number in [0, 1) with 53 random bits.
+
+    Args:
+        seed: Key of the request, taken modulo 2**64.
+        choice: Which answer of the request this is.
+        position: Position in the sequence of the token to draw.
+
+    >>> uniform(7, 0, 12) == uniform(7, 0, 12) != uniform(7, 0, 13)
+    True
+    """
+    high, low, _, _ = philox4x32(
+        (position & _MASK, choice & _MASK, 0, 0), (seed & _MASK, (seed >> 32) & _MASK)
+    )
+    return ((high >> 5) * 67108864 + (low >> 6)) / 9007199254740992  # 2**26 and 2**53

@@ -1,0 +1,109 @@
+"""What goes into the driver and what comes out: tokens alone, so that text lives in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poot_llm._sampler import Logprobs
+from poot_llm._sampling_params import SamplingParams
+
+__all__ = ["FinishReason", "Request", "Timings", "TokenEvent"]
+
+FinishReason = Literal["stop", "length", "scored", "error"]
+"""``stop``: an end token came (or, above the driver, a stop string). ``length``: ``max_tokens`` or the
+context is used up. ``scored``: a request for prompt logits is done. ``error``: see the event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One sequence to continue.
+
+    Attributes:
+        prompt_ids: Token ids as they go into the model; nothing is added.
+        params: How to sample.
+        choice: Which of several answers to one prompt this is; part of the random key.
+        scores_prompt: Return the logits of every prompt position in place of an answer.
+    """
+
+    prompt_ids: Sequence[int]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    choice: int = 0
+    scores_prompt: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Where the time of one request went, in seconds.
+
+    Attributes:
+        queue_s: From arrival to its first step.
+        prefill_s: From its first step to its first token.
+        decode_s: From its first token to its last.
+        prompt_tokens: Tokens of the prompt.
+        output_tokens: Tokens of the answer.
+        preemptions: How often it was put back for want of blocks.
+    """
+
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+    prompt_tokens: int
+    output_tokens: int
+    preemptions: int = 0
+
+    @property
+    def first_token_s(self) -> float:
+        """From arrival to the first token."""
+        return self.queue_s + self.prefill_s
+
+    @property
+    def prefill_tok_s(self) -> float | None:
+        """Prompt tokens a second, or None where the clock saw no time."""
+        return self.prompt_tokens / self.prefill_s if self.prefill_s > 0 else None
+
+    @property
+    def decode_tok_s(self) -> float | None:
+        """Tokens a second after the first, or None where there was one token."""
+        return (self.output_tokens - 1) / self.decode_s if self.decode_s > 0 else None
+
+    def to_dict(self) -> dict[str, float | int | None]:
+        """Return all figures, derived ones included, for printing."""
+        return {
+            "queue_s": self.queue_s,
+            "prefill_s": self.prefill_s,
+            "decode_s": self.decode_s,
+            "first_token_s": self.first_token_s,
+            "prefill_tok_s": self.prefill_tok_s,
+            "decode_tok_s": self.decode_tok_s,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+            "preemptions": self.preemptions,
+        }
+
+
+@dataclass(slots=True)
+class TokenEvent:
+    """What one step did for one request.
+
+    Attributes:
+        request_id: What ``Driver.add`` returned.
+        token_ids: New tokens; an end token is among them.
+        logprobs: One entry a new token where the request asks for them.
+        finish_reason: Why the request ended, or None while it goes on.
+        error: What went wrong where the reason is ``error``.
+        timings: Set with the finish reason.
+        prompt_logits: (prompt_tokens, vocab_size) float32, set where the reason is ``scored``.
+    """
+
+    request_id: int
+    token_ids: list[int]
+    logprobs: list[Logprobs] | None = None
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+    timings: Timings | None = None
+    prompt_logits: NDArray[np.float32] | None = None

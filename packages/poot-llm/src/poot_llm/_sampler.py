@@ -1,0 +1,197 @@
+"""Chooses the next token of one sequence from its row of logits.
+
+Rows are handled one by one with a random number keyed by (seed, choice, position), so what a request
+gets does not depend on its neighbours in the step.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poot_llm._filters import candidates, draw
+from poot_llm._random import uniform
+from poot_llm._sampling_params import SamplingParams
+
+__all__ = ["Logprobs", "RowSampler", "row_logprobs"]
+
+Float32 = NDArray[np.float32]
+
+
+class Logprobs(NamedTuple):
+    """Log-probabilities of one position, of the raw logits, in nats.
+
+    Attributes:
+        token_id: The token that was chosen.
+        logprob: Its log-probability.
+        top: The most likely tokens with theirs, most likely first, lower id first on a tie.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Tokens that penalties count: each id once, with how often the answer holds it."""
+
+    ids: NDArray[np.int64]
+    counts: NDArray[np.float32]
+    size: int
+    index: dict[int, int]
+
+    @classmethod
+    def of(cls, prompt_ids: Iterable[int], limit: int) -> _Seen:
+        unique = sorted(set(prompt_ids))
+        seen = cls(
+            np.zeros(len(unique) + limit, np.int64),
+            np.zeros(len(unique) + limit, np.float32),
+            len(unique),
+            {token_id: place for place, token_id in enumerate(unique)},
+        )
+        seen.ids[: len(unique)] = unique
+        return seen
+
+    def add(self, token_id: int) -> None:
+        place = self.index.setdefault(token_id, self.size)
+        if place == self.size:
+            self.ids[place] = token_id
+            self.size += 1
+        self.counts[place] += 1.0
+
+
+class RowSampler:
+    """Sampling state of one sequence.
+
+    Args:
+        params: What the request asks.
+        end_ids: Tokens that end the sequence; forbidden until ``min_tokens``.
+        prompt_ids: The prompt, for the repetition penalty.
+        vocab_size: Width of a row; ids past it (bias, end tokens) are left out.
+        limit: Most tokens that will be added.
+        choice: Which answer of the request this is.
+
+    Attributes:
+        is_plain: Whether the engine's own greedy choice is the answer at every position.
+    """
+
+    __slots__ = (
+        "_bias_ids", "_bias_values", "_choice", "_end_ids", "_params", "_seen", "_seed", "is_plain",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        *,
+        end_ids: Iterable[int],
+        prompt_ids: Iterable[int],
+        vocab_size: int,
+        limit: int,
+        choice: int = 0,
+    ) -> None:
+        self._params = params
+        self._choice = choice
+        self._seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else params.seed
+        self._end_ids = np.array([i for i in sorted(end_ids) if i < vocab_size], np.int64)
+        bias = {i: v for i, v in params.logit_bias.items() if i < vocab_size}
+        self._bias_ids = np.array(list(bias), np.int64)
+        self._bias_values = np.array(list(bias.values()), np.float32)
+        self._seen = _Seen.of(prompt_ids, limit) if params.has_penalties else None
+        self.is_plain = (
+            params.is_greedy
+            and params.logprobs is None
+            and not bias
+            and self._seen is None
+            and params.min_tokens == 0
+        )
+
+    def choose(self, row: Float32, *, position: int, generated: int) -> tuple[int, Logprobs | None]:
+        """Return the next token and, where the request asks for them, its log-probabilities.
+
+        Args:
+            row: (vocab_size,) raw logits, not changed.
+            position: Position that the token will have.
+            generated: Tokens of the answer so far.
+
+        Raises:
+            FloatingPointError: If the largest logit is no finite number.
+        """
+        params = self._params
+        edited = self._edit(row, generated)
+        if params.is_greedy:
+            token_id = int(edited.argmax())
+            if not math.isfinite(edited[token_id]):
+                raise FloatingPointError(
+                    f"the largest logit is {edited[token_id]}; the model's output is not finite"
+                )
+        else:
+            ids, probabilities = candidates(
+                edited,
+                temperature=params.temperature,
+                top_k=params.top_k,
+                top_p=params.top_p,
+                min_p=params.min_p,
+                typical_p=params.typical_p,
+            )
+            token_id = draw(ids, probabilities, uniform(self._seed, self._choice, position))
+        if params.logprobs is None:
+            return token_id, None
+        return token_id, row_logprobs(row, token_id, params.logprobs)
+
+    def observe(self, token_id: int) -> None:
+        """Count a token of the answer."""
+        if self._seen is not None:
+            self._seen.add(token_id)
+
+    def _edit(self, row: Float32, generated: int) -> Float32:
+        """Return the row with bias, minimum length and penalties; the row itself where none apply."""
+        forbids_end = generated < self._params.min_tokens and self._end_ids.size > 0
+        if not (forbids_end or self._bias_ids.size or self._seen is not None):
+            return row
+        edited = row.copy()
+        if self._bias_ids.size:
+            edited[self._bias_ids] += self._bias_values
+        if forbids_end:
+            edited[self._end_ids] = -np.inf
+        if self._seen is not None:
+            self._penalise(edited, self._seen)
+        return edited
+
+    def _penalise(self, edited: Float32, seen: _Seen) -> None:
+        params = self._params
+        ids = seen.ids[: seen.size]
+        counts = seen.counts[: seen.size]
+        values = edited[ids]
+        factor = np.float32(params.repetition_penalty)
+        values = np.where(values > 0, values / factor, values * factor)
+        values -= counts * np.float32(params.frequency_penalty)
+        values -= (counts > 0) * np.float32(params.presence_penalty)
+        edited[ids] = values
+
+
+def row_logprobs(row: Float32, token_id: int, num_top: int) -> Logprobs:
+    """Return the log-probabilities of a row of raw logits.
+
+    Args:
+        row: (vocab_size,) float32.
+        token_id: The token that was chosen.
+        num_top: How many most likely tokens to name.
+    """
+    wide = row.astype(np.float64)
+    most = float(wide.max())
+    total = most + float(np.log(np.exp(wide - most).sum()))
+    top: tuple[tuple[int, float], ...] = ()
+    if num_top > 0:
+        count = min(num_top, row.size)
+        least = np.partition(row, row.size - count)[row.size - count]
+        ids = np.flatnonzero(row >= least)
+        ids = ids[np.argsort(-row[ids], kind="stable")][:count]
+        top = tuple((int(i), float(wide[i]) - total) for i in ids)
+    return Logprobs(token_id, float(wide[token_id]) - total, top)
