@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
-from poot_core import DType, L, R, Shape, T, TraceError, format_shape, i32
+from poot_core import DType, L, R, Shape, ShapeError, T, TraceError, format_shape, i32
 from poot_graph_ir._graph import Graph, Scope, Value
 from poot_graph_ir._location import model_location
 from poot_graph_ir._options import B, StepSlots, TraceOptions
 from poot_graph_ir._trace import Trace
 from poot_graph_ir._tracer import Tracer
-from poot_graph_ir._types import ElementType, Storage, TensorType
+from poot_graph_ir._types import ElementType, Storage, TensorType, is_packed
 
 __all__ = ["Builder"]
 
@@ -47,7 +47,16 @@ class Builder(Trace):
 
         Raises:
             TraceError: If the name was declared before with another type or storage class.
+            ShapeError: If a packed weight's rows are no whole number of blocks.
         """
+        if is_packed(dtype) and (
+            not shape or not isinstance(shape[-1], int) or shape[-1] % dtype.block_elements
+        ):
+            raise ShapeError(
+                f"weight {name!r} of {format_shape(shape)} cannot be {dtype.name}: its rows are no "
+                f"whole number of blocks of {dtype.block_elements}, at {model_location()}",
+                location=model_location(),
+            )
         return self._declare(name, TensorType(tuple(shape), dtype), Storage.CONST)
 
     def slot(self, name: str, shape: Shape, dtype: DType) -> Tracer:
@@ -135,7 +144,7 @@ class Builder(Trace):
     # --- structure ---
 
     @contextmanager
-    def scope(self, name: str) -> Iterator[None]:
+    def scope(self, name: str) -> Generator[None]:
         """Name a part of the model in printed graphs and error messages."""
         outer = self._scope
         self._scope = Scope((*outer.path, name), outer.layer)
@@ -145,7 +154,7 @@ class Builder(Trace):
             self._scope = outer
 
     @contextmanager
-    def layer(self, number: int) -> Iterator[None]:
+    def layer(self, number: int) -> Generator[None]:
         """Mark what is recorded inside as the repeated layer ``number``.
 
         Layers of equal structure are planned once; values that all layers share (rotary tables,

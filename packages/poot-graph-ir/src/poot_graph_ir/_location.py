@@ -17,7 +17,7 @@ def model_location() -> Location | None:
 
     Costs about a microsecond: frames are walked without reading source text.
     """
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] -- the documented way to walk frames
     while frame is not None:
         name: str = frame.f_globals.get("__name__", "")
         if not (name == _PACKAGE or name.startswith(_PACKAGE + ".")):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+from typing import TypeGuard
 
 from poot_core import DType, Shape, format_shape
-
-if TYPE_CHECKING:
-    from poot_quant import QuantFormat
+from poot_quant import QuantFormat
 
 __all__ = ["ElementType", "Storage", "TensorType", "is_packed"]
 
-ElementType: TypeAlias = "DType | QuantFormat"
+ElementType = DType | QuantFormat
 """A dense dtype, or the packed format of a weight whose shape is still the logical one."""
 
 

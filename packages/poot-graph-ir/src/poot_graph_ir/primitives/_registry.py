@@ -47,7 +47,7 @@ class Primitive:
         """
         if self.num_inputs is not None and len(types) != self.num_inputs:
             raise ShapeError(f"{self.name!r} takes {self.num_inputs} operands, got {len(types)}")
-        if attributes.keys() != set(self.attributes):
+        if set(attributes) != set(self.attributes):
             raise DTypeError(
                 f"{self.name!r} has the attributes {sorted(self.attributes)}, "
                 f"got {sorted(attributes)}"
