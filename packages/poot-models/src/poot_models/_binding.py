@@ -1,0 +1,118 @@
+"""Matching a family's weight table against what a checkpoint holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from poot_core import CheckpointError
+from poot_graph_ir import ElementType
+
+from poot_models._registry import Family
+from poot_models.components.step import StoredWeight
+from poot_models.components.tables import WeightTable
+
+__all__ = ["WeightInfo", "WeightInfos", "bind_weights"]
+
+# Buffers that old checkpoints saved and that follow from the configuration: inverse frequencies,
+# causal masks and their fill value, and the table that GGUF keeps a llama3 scaling in.
+_BUFFERS = re.compile(
+    r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias|rope_freqs\.weight"
+    r"|rope_factors_(long|short)\.weight)$"
+)
+
+
+class WeightInfo(Protocol):
+    """Shape and element type of a stored tensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape."""
+        ...
+
+    @property
+    def dtype(self) -> ElementType:
+        """Dense dtype or packed format."""
+        ...
+
+
+class WeightInfos(Protocol):
+    """What binding needs of a checkpoint's ``WeightStore``."""
+
+    def names(self) -> Iterable[str]:
+        """Return the name of every tensor."""
+        ...
+
+    def info(self, name: str) -> WeightInfo:
+        """Return shape and element type of a tensor."""
+        ...
+
+
+def bind_weights(
+    family: Family, table: WeightTable, stored: WeightInfos, *, tied_head: str | None = None
+) -> dict[str, StoredWeight]:
+    """Return the stored tensor of every entry of a family's table.
+
+    Args:
+        family: Whose table it is.
+        table: Expected shape of each tensor.
+        stored: What the checkpoint holds.
+        tied_head: Name of an output projection that may be there though the embedding serves.
+
+    Raises:
+        CheckpointError: If a tensor is missing, has another shape, or is left over.
+    """
+    names = frozenset(stored.names())
+    rename = _renaming(family, table, names)
+    bound: dict[str, StoredWeight] = {}
+    for name, shape in table.items():
+        found = rename.get(name, name)
+        if found not in names:
+            raise CheckpointError(
+                f"tensor {found!r} of a {family.name} model is missing: expected shape "
+                f"{list(shape)}, the checkpoint holds {len(names)} tensors without it",
+                tensor=found, expected=shape, found=None,
+            )  # fmt: skip
+        info = stored.info(found)
+        if tuple(info.shape) != shape:
+            raise CheckpointError(
+                f"tensor {found!r} of a {family.name} model has shape {list(info.shape)}, "
+                f"expected {list(shape)} from the configuration",
+                tensor=found, expected=shape, found=tuple(info.shape),
+            )  # fmt: skip
+        bound[name] = StoredWeight(found, shape, info.dtype)
+    used = {weight.name for weight in bound.values()}
+    _refuse_left_over(family, names - used - {tied_head}, len(table))
+    return bound
+
+
+def _renaming(family: Family, table: WeightTable, names: frozenset[str]) -> Mapping[str, str]:
+    """Return the stored name of each entry where the checkpoint has another prefix."""
+    body = [name for name in table if name.startswith(family.prefix)]
+    if any(name in names for name in body):
+        return {}
+    for other in family.other_prefixes:
+        renamed = {name: other + name.removeprefix(family.prefix) for name in body}
+        if any(name in names for name in renamed.values()):
+            outer = other.removesuffix(family.prefix)
+            heads = (name for name in table if name not in renamed)
+            return renamed | {
+                name: outer + name for name in heads if outer and outer + name in names
+            }
+    return {}
+
+
+def _refuse_left_over(family: Family, left_over: Iterable[str | None], expected: int) -> None:
+    strange = sorted(
+        name
+        for name in left_over
+        if name and not _BUFFERS.search(name) and not name.startswith(family.ignored_weights)
+    )
+    if strange:
+        shown = ", ".join(repr(name) for name in strange[:3])
+        raise CheckpointError(
+            f"{len(strange)} tensors are no part of a {family.name} model of this configuration, "
+            f"which has {expected}: {shown}{', ...' if len(strange) > 3 else ''}",
+            tensor=strange[0], expected=None, found=strange[0],
+        )  # fmt: skip

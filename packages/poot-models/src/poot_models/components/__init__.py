@@ -1,0 +1,1 @@
+"""Pieces that families share: rotary frequencies, weight tables, attention, MLPs."""

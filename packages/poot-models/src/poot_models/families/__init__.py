@@ -1,0 +1,1 @@
+"""One module for each model family: configuration, weight table, tracer function."""
