@@ -20,7 +20,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from poot_core import Settings
-
 from poot_kernel.compile._prune import EPOCH_FILE, EPOCH_PREFIX, SCRATCH_PREFIX, prune
 
 __all__ = ["KernelCache", "current_epoch"]
@@ -133,7 +132,9 @@ class KernelCache:
 
     def _path(self, kind: str, key: str) -> str:
         if not _NAME.fullmatch(kind) or not _NAME.fullmatch(key):
-            raise ValueError(f"cache names are letters, digits, '_', '.', '-'; got {kind!r} {key!r}")
+            raise ValueError(
+                f"cache names are letters, digits, '_', '.', '-'; got {kind!r} {key!r}"
+            )
         return f"{self._prefix}{kind}-{key}"
 
     def _open(self) -> bool:

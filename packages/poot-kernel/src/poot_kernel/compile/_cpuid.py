@@ -9,7 +9,9 @@ import struct
 __all__ = ["cpuid_features", "sysctl_features"]
 
 # void stub(u32 leaf /*edi*/, u32 subleaf /*esi*/, u32 *out /*rdx*/): cpuid, then store eax..edx.
-_CPUID = bytes.fromhex("53 49 89 d0 89 f8 89 f1 0f a2 41 89 00 41 89 58 04 41 89 48 08 41 89 50 0c 5b c3")
+_CPUID = bytes.fromhex(
+    "53 49 89 d0 89 f8 89 f1 0f a2 41 89 00 41 89 58 04 41 89 48 08 41 89 50 0c 5b c3"
+)
 # u64 stub(): xgetbv of register 0, what vector state the operating system saves.
 _XGETBV = bytes.fromhex("31 c9 0f 01 d0 48 c1 e2 20 48 09 d0 c3")
 

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from poot_core import Settings, SettingsError, Target, UnsupportedError
-
 from poot_kernel.compile._cpuid import cpuid_features, sysctl_features
 
 __all__ = ["host_arch", "host_features", "host_target"]

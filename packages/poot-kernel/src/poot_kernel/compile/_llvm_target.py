@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from poot_core import Target, UnsupportedError
-
 from poot_kernel.compile._request import CompileKind
 
 __all__ = ["LlvmTarget", "llvm_target"]

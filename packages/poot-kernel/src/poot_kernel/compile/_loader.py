@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from poot_core import CompileError, DeviceError
-
 from poot_kernel.compile._elf import ObjectFile, Section, read_object
 from poot_kernel.compile._relocate import NEEDS_ADDRESS_SLOT, apply_relocation
 
@@ -116,7 +115,11 @@ def _map(nbytes: int) -> mmap.mmap:
 
 
 def _place(
-    file: ObjectFile, image: memoryview, base: int, place: Mapping[int, int], slot: Mapping[str, int]
+    file: ObjectFile,
+    image: memoryview,
+    base: int,
+    place: Mapping[int, int],
+    slot: Mapping[str, int],
 ) -> Mapping[str, int]:
     for section in file.sections:
         at = place[section.index]

@@ -12,7 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 
 from poot_core import CompileError, Settings
-
 from poot_kernel.compile._cache import KernelCache
 from poot_kernel.compile._llvm_target import llvm_target
 from poot_kernel.compile._pool import Worker, WorkerDied

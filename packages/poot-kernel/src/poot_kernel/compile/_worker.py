@@ -172,6 +172,7 @@ def _main() -> None:
 
                 llvm.initialize_all_targets()
                 llvm.initialize_all_asmprinters()
+                llvm.initialize_native_asmparser()  # for inline assembly
                 compiler = _Compiler(llvm)
             data = compiler.compile(body.decode(), job)
         except (RuntimeError, ValueError, ImportError, OSError) as error:
