@@ -1,0 +1,18 @@
+"""The text side of generation, usable without an engine: what a server runs in its own process."""
+
+from poot_llm._detokenizer import Detokenizer, decode_all, make_detokenizer
+from poot_llm._stop import StopMatcher
+from poot_llm._template import ChatTemplate, TemplateLimits
+from poot_llm._text_stream import TextStream
+from poot_llm._token_bytes import TokenBytes
+
+__all__ = [
+    "ChatTemplate",
+    "Detokenizer",
+    "StopMatcher",
+    "TemplateLimits",
+    "TextStream",
+    "TokenBytes",
+    "decode_all",
+    "make_detokenizer",
+]

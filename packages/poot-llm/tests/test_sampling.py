@@ -1,0 +1,207 @@
+import pickle
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from poot_core import RequestError
+
+from poot_llm import ContextLengthError, SamplingParams
+from poot_llm._blocks import BlockManager
+from poot_llm._filters import candidates, draw
+from poot_llm._random import philox4x32, uniform
+from poot_llm._sampler import RowSampler, row_logprobs
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [  # known answers published with the generator (Random123, kat_vectors)
+        ((0, 0, 0, 0), (0, 0), "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0),
+            "d16cfe09 94fdcceb 5001e420 24126ea1",
+        ),
+    ],
+)  # fmt: skip
+def test_philox_known_answers(counter, key, expected) -> None:
+    assert " ".join(f"{word:08x}" for word in philox4x32(counter, key)) == expected
+
+
+def test_uniform_is_uniform_and_keyed_by_all_three() -> None:
+    numbers = np.array([uniform(3, 0, position) for position in range(4000)])
+    assert numbers.min() >= 0
+    assert numbers.max() < 1
+    counts, _ = np.histogram(numbers, 10, (0, 1))
+    assert ((counts - 400) ** 2 / 400).sum() < 30  # chi-square, 9 degrees: p < 5e-4
+    assert len({uniform(s, c, p) for s in range(5) for c in range(5) for p in range(5)}) == 125
+    assert uniform(-1, 0, 0) == uniform(2**64 - 1, 0, 0)
+
+
+def naive(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0) -> np.ndarray:
+    """The filters as sets and loops over a sorted list."""
+    p = np.exp(logits.astype(np.float64) / temperature - np.max(logits / temperature))
+    p /= p.sum()
+
+    def limit(keep):
+        kept = np.array([p[i] if i in keep else 0.0 for i in range(p.size)])
+        return kept / kept.sum()
+
+    if top_k > 0:
+        kth = np.sort(logits)[::-1][min(top_k, p.size) - 1]
+        p = limit({i for i in range(p.size) if logits[i] >= kth})
+    for mass, order in (
+        (top_p, lambda: sorted(range(p.size), key=lambda i: (-p[i], i))),
+        (None, None),
+        (typical_p, lambda: sorted(
+            [i for i in range(p.size) if p[i] > 0],
+            key=lambda i: abs(-np.log(p[i]) + sum(q * np.log(q) for q in p if q > 0)),
+        )),
+    ):  # fmt: skip
+        if order is None:
+            if min_p > 0:
+                p = limit({i for i in range(p.size) if p[i] >= min_p * p.max()})
+        elif mass < 1:
+            keep, total = set(), 0.0
+            for i in order():
+                if total >= mass:
+                    break
+                keep.add(i)
+                total += p[i]
+            p = limit(keep)
+    return p
+
+
+@given(
+    seed=st.integers(0, 10**6), size=st.integers(1, 60), temperature=st.floats(0.1, 3),
+    top_k=st.integers(0, 70), top_p=st.floats(0.01, 1), min_p=st.floats(0, 1),
+    typical_p=st.floats(0.05, 1),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_filters_match_the_plain_definition(
+    seed, size, temperature, top_k, top_p, min_p, typical_p
+) -> None:
+    logits = np.random.default_rng(seed).normal(0, 3, size).astype(np.float32)
+    settings_ = {
+        "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+        "typical_p": typical_p,
+    }  # fmt: skip
+    ids, probabilities = candidates(logits, **settings_)
+    dense = np.zeros(size)
+    dense[ids] = probabilities
+    np.testing.assert_allclose(dense, naive(logits, **settings_), atol=1e-9)
+    assert (np.diff(ids) > 0).all()
+
+
+def test_draw_follows_the_distribution() -> None:
+    logits = np.log(np.array([0.5, 0.25, 0.125, 0.125], np.float32))
+    ids, probabilities = candidates(logits, temperature=1.0)
+    counts = Counter(draw(ids, probabilities, uniform(1, 0, i)) for i in range(8000))
+    expected = np.array([4000, 2000, 1000, 1000])
+    got = np.array([counts[i] for i in range(4)])
+    assert ((got - expected) ** 2 / expected).sum() < 18  # chi-square, 3 degrees: p < 5e-4
+    assert draw(ids, probabilities, 0.0) == 0
+    assert draw(ids, probabilities, np.nextafter(1.0, 0.0)) == 3
+
+
+def choose(row, prompt=(), seen=(), **params):
+    sampler = RowSampler(
+        SamplingParams(**params), end_ids=[2], prompt_ids=prompt, vocab_size=row.size, limit=50
+    )
+    for token_id in seen:
+        sampler.observe(token_id)
+    return sampler.choose(row, position=len(prompt) + len(seen), generated=len(seen))
+
+
+def test_penalties_by_hand() -> None:
+    row = np.array([4.0, 3.0, -1.0, 3.5, 0.0], np.float32)
+    # repetition 2: token 0 (prompt) 4 -> 2, token 3 (answer) 3.5 -> 1.75; token 1 is now largest
+    assert choose(row, [0], [3], temperature=0.0, repetition_penalty=2.0)[0] == 1
+    # frequency 0.5: 0 stands twice in the answer, 4 - 1.0 = 3.0 < 3.5; the prompt does not count
+    assert choose(row, [3], [0, 0], temperature=0.0, frequency_penalty=0.5)[0] == 3
+    assert choose(row, [3], [0], temperature=0.0, frequency_penalty=0.4)[0] == 0
+    # presence 0.6 counts once: 4 - 0.6 = 3.4 < 3.5
+    assert choose(row, [], [0, 0, 0], temperature=0.0, presence_penalty=0.6)[0] == 3
+    # a negative logit is multiplied: -1 * 2 = -2
+    low = np.array([-1.0, -1.5], np.float32)
+    assert choose(low, [0], temperature=0.0, repetition_penalty=2.0)[0] == 1
+
+
+def test_bias_and_minimum_length_by_hand() -> None:
+    row = np.array([1.0, 2.0, 9.0], np.float32)
+    assert choose(row, temperature=0.0)[0] == 2
+    assert choose(row, temperature=0.0, min_tokens=1)[0] == 1
+    assert choose(row, temperature=0.0, logit_bias={2: -100, 0: 5})[0] == 0
+    assert choose(row, temperature=0.0, logit_bias={99: 5})[0] == 2
+    assert row.tolist() == [1.0, 2.0, 9.0]
+
+
+def test_logprobs_are_of_the_raw_logits() -> None:
+    row = np.array([0.0, np.log(2.0), np.log(5.0)], np.float32)
+    token_id, logprobs = choose(row, temperature=0.0, logit_bias={0: 100}, logprobs=2)
+    assert token_id == logprobs.token_id == 0
+    assert logprobs.logprob == pytest.approx(np.log(1 / 8))
+    assert [i for i, _ in logprobs.top] == [2, 1]
+    assert [v for _, v in logprobs.top] == pytest.approx([np.log(5 / 8), np.log(2 / 8)])
+    assert row_logprobs(np.zeros(4, np.float32), 3, 2).top == ((0, np.log(1 / 4)), (1, np.log(1 / 4)))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1), ("temperature", float("nan")), ("temperature", "1"),
+        ("temperature", True), ("top_k", -2), ("top_k", 1.5), ("top_p", 0.0), ("top_p", 1.01),
+        ("min_p", -0.1), ("typical_p", 0.0), ("repetition_penalty", 0.0),
+        ("presence_penalty", 2.5), ("frequency_penalty", float("inf")), ("seed", 2**64),
+        ("max_tokens", 0), ("min_tokens", -1), ("stop", ("",)), ("stop", (3,)),
+        ("stop_token_ids", (-1,)), ("logprobs", 21), ("logit_bias", {1: 101}),
+        ("logit_bias", {"a": 1}),
+    ],
+)  # fmt: skip
+def test_a_bad_value_names_its_field(field, value) -> None:
+    with pytest.raises(RequestError, match=field) as caught:
+        SamplingParams(**{field: value})
+    assert caught.value.field == field
+    assert caught.value.status == 400
+
+
+def test_params_accept_a_single_stop_text() -> None:
+    assert SamplingParams(stop="END").stop == ("END",)
+    with pytest.raises(RequestError, match="min_tokens"):
+        SamplingParams(max_tokens=3, min_tokens=4)
+
+
+def test_the_context_error_survives_pickling() -> None:
+    error = pickle.loads(pickle.dumps(ContextLengthError.of(70, 64)))
+    assert (error.prompt_tokens, error.context_tokens, error.status) == (70, 64, 400)
+    assert error.code == "context_length"
+
+
+@given(st.lists(st.integers(-8, 8), max_size=60))
+@settings(max_examples=100, deadline=None)
+def test_blocks_neither_leak_nor_serve_twice(moves) -> None:
+    manager = BlockManager(20)
+    held: list[list[int]] = []
+    for move in moves:
+        if move >= 0:
+            free = manager.num_free
+            blocks = manager.allocate(move)
+            assert (blocks is None) == (move > free)
+            held += [] if blocks is None else [blocks]
+        elif held:
+            manager.free(held.pop(-move % len(held)))
+        everything = [block for blocks in held for block in blocks]
+        assert len(set(everything)) == len(everything)
+        assert len(everything) + manager.num_free == 20
+    for blocks in held:
+        manager.free(blocks)
+    assert sorted(manager.allocate(20)) == list(range(20))
+
+
+def test_a_block_freed_twice_is_caught() -> None:
+    manager = BlockManager(2)
+    blocks = manager.allocate(1)
+    manager.free(blocks)
+    with pytest.raises(AssertionError, match="freed twice"):
+        manager.free(blocks)
