@@ -115,7 +115,7 @@ def test_long_arrays_are_decoded_in_runs() -> None:
 
 
 # Half a step of the scale, plus the rounding of the f16 scale over the largest code (2 ** -11
-# of it) and, with an offset, the f16 rounding of the offset; measured in units of the block's range.
+# of it) and, with an offset, the f16 rounding of that; in units of the block's range.
 ENCODERS = {"Q8_0": 0.006, "Q4_0": 0.13, "Q4_1": 0.036, "Q5_0": 0.066, "Q5_1": 0.019}
 
 

@@ -126,10 +126,10 @@ def _encode_offset(fmt: QuantFormat, blocks: Floats) -> Bytes:
 
 
 def _pack_codes(fmt: QuantFormat, codes: Bytes) -> list[Bytes]:
-    low = (codes[:, :16] & 15) | codes[:, 16:] << 4
+    low: Bytes = (codes[:, :16] & np.uint8(15)) | codes[:, 16:] << np.uint8(4)
     if fmt.code_bits == 4:
         return [low]
-    return [np.packbits(codes >> 4, axis=1, bitorder="little"), low]
+    return [np.packbits(codes >> np.uint8(4), axis=1, bitorder="little"), low]
 
 
 _ENCODERS: dict[str, Callable[[QuantFormat, Floats], Bytes]] = {

@@ -35,10 +35,11 @@ def _signed(table: NDArray[np.int8], index: Integers, negative: Integers) -> NDA
 def _even_signs(seven: Integers) -> Bytes:
     """Return 8 sign bits for each 7-bit field; the eighth makes the number of ones even."""
     low = seven.astype(np.uint8)
-    fold = low ^ low >> 4
-    fold ^= fold >> 2
-    fold ^= fold >> 1
-    return bits((low | fold << 7).reshape(len(low), -1))
+    fold = low ^ low >> np.uint8(4)
+    fold ^= fold >> np.uint8(2)
+    fold ^= fold >> np.uint8(1)
+    signs: Bytes = low | fold << np.uint8(7)
+    return bits(signs.reshape(len(low), -1))
 
 
 def _four_sevens(word: Integers) -> Integers:
@@ -48,7 +49,7 @@ def _four_sevens(word: Integers) -> Integers:
 
 def _scaled(fmt: QuantFormat, blocks: Bytes, groups: Integers, factor: float) -> Floats:
     """Return d * (0.5 + group) * factor, in that order, as the format defines its scale."""
-    half_up = np.float32(0.5) + groups.astype(np.float32)
+    half_up: Floats = np.float32(0.5) + groups.astype(np.float32)
     return half(fmt.slice(blocks, "d")) * half_up * np.float32(factor)
 
 
@@ -96,7 +97,7 @@ def unpack_iq3_s(fmt: QuantFormat, blocks: Bytes) -> Unpacked:
 
 
 def unpack_iq1_s(fmt: QuantFormat, blocks: Bytes) -> Unpacked:
-    """Unpack ternary vectors shifted by an eighth: 8 * vector +- 1, under an eighth of the scale."""
+    """Unpack ternary vectors shifted by an eighth: 8 * vector +- 1 under scale / 8."""
     control = words(fmt.slice(blocks, "qh"), 2)  # (n, 8): four 3-bit highs, scale, shift sign
     high = (control[..., None] >> np.array([0, 3, 6, 9], dtype=np.uint16) & 7).reshape(-1, 32)
     index = fmt.slice(blocks, "qs").astype(np.uint16) | high << 8
