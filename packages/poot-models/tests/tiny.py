@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from poot_core import bf16, f32
 from poot_eval import OracleProgram
 from poot_graph_ir import TraceOptions

@@ -8,7 +8,6 @@ from typing import Protocol
 
 from poot_core import CheckpointError
 from poot_graph_ir import ElementType
-
 from poot_models._registry import Family
 from poot_models.components.step import StoredWeight
 from poot_models.components.tables import WeightTable

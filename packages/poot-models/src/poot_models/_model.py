@@ -10,8 +10,8 @@ from importlib.metadata import version
 from typing import Any, Protocol
 
 import numpy as np
-from poot_graph_ir import Builder, Graph, TraceOptions
 
+from poot_graph_ir import Builder, Graph, TraceOptions
 from poot_models._binding import WeightInfos, bind_weights
 from poot_models._registry import Family, FamilyConfig, find_family
 from poot_models.components.step import Step, StoredWeight

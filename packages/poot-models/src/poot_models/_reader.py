@@ -7,7 +7,7 @@ a key that is ignored may be one that changes what the model computes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
 from poot_core import CheckpointError
@@ -22,25 +22,26 @@ MAX_SIZE: Final = 2**31 - 1
 
 # Keys that say nothing about the arithmetic of inference: provenance, training, other heads and
 # the generation defaults that older transformers wrote into every config.json.
-HARMLESS: Final = frozenset(
-    """
-    _name_or_path _attn_implementation architectures auto_map dtype torch_dtype
-    transformers_version model_type initializer_range use_cache pad_token_id unk_token_id
-    sep_token_id decoder_start_token_id pretraining_tp attention_dropout hidden_dropout
-    residual_dropout embedding_dropout resid_pdrop embd_pdrop attn_pdrop emb_pdrop
-    classifier_dropout dropout gradient_checkpointing output_attentions output_hidden_states
-    return_dict is_encoder_decoder is_decoder chunk_size_feed_forward id2label label2id
-    problem_type tokenizer_class task_specific_params torchscript use_bfloat16 prefix
-    finetuning_task num_labels pruned_heads tie_encoder_decoder cross_attention_hidden_size
-    add_cross_attention top_k top_p temperature do_sample num_beams num_beam_groups max_length
-    min_length length_penalty repetition_penalty no_repeat_ngram_size
-    encoder_no_repeat_ngram_size early_stopping diversity_penalty typical_p bad_words_ids
-    num_return_sequences output_scores return_dict_in_generate forced_bos_token_id
-    forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens
-    begin_suppress_tokens tf_legacy_loss training_args cache_implementation rope_interleaved
-    norm_offset_folded
-    """.split()
-)
+# fmt: off
+HARMLESS: Final = frozenset({
+    "_name_or_path", "_attn_implementation", "architectures", "auto_map", "dtype", "torch_dtype",
+    "transformers_version", "model_type", "initializer_range", "use_cache", "pad_token_id",
+    "unk_token_id", "sep_token_id", "decoder_start_token_id", "pretraining_tp",
+    "attention_dropout", "hidden_dropout", "residual_dropout", "embedding_dropout", "resid_pdrop",
+    "embd_pdrop", "attn_pdrop", "emb_pdrop", "classifier_dropout", "dropout",
+    "gradient_checkpointing", "output_attentions", "output_hidden_states", "return_dict",
+    "chunk_size_feed_forward", "id2label", "label2id", "problem_type", "tokenizer_class",
+    "task_specific_params", "torchscript", "use_bfloat16", "prefix", "finetuning_task",
+    "num_labels", "pruned_heads", "cross_attention_hidden_size", "top_k", "top_p", "temperature",
+    "do_sample", "num_beams", "num_beam_groups", "max_length", "min_length", "length_penalty",
+    "repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+    "early_stopping", "diversity_penalty", "typical_p", "bad_words_ids", "num_return_sequences",
+    "output_scores", "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id",
+    "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens",
+    "begin_suppress_tokens", "tf_legacy_loss", "training_args", "cache_implementation",
+    "rope_interleaved", "norm_offset_folded",
+})
+# fmt: on
 
 
 class ConfigReader:
@@ -97,8 +98,11 @@ class ConfigReader:
         value = self.take(name, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or not minimum <= value <= MAX_SIZE:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not minimum <= value <= MAX_SIZE
+        ):
             raise self.error(name, value, f"an integer from {minimum} to {MAX_SIZE}")
         return value
 
@@ -140,15 +144,15 @@ class ConfigReader:
     def words(self, name: str, length: int, allowed: Iterable[str]) -> tuple[str, ...]:
         """Return a list of ``length`` words, each an allowed one."""
         words = frozenset(allowed)
-        return tuple(
-            self._list(name, length, lambda v: v in words, "words of " + ", ".join(sorted(words)))
-        )
+
+        def is_word(value: object) -> bool:
+            return value in words
+
+        return tuple(self._list(name, length, is_word, "words of " + ", ".join(sorted(words))))
 
     def flags(self, name: str, length: int) -> tuple[bool, ...]:
         """Return a list of ``length`` booleans; 0 and 1 count as such."""
-        return tuple(
-            bool(v) for v in self._list(name, length, lambda v: v in {0, 1}, "zeros and ones")
-        )
+        return tuple(bool(v) for v in self._list(name, length, _is_flag, "zeros and ones"))
 
     def token_ids(self, name: str) -> tuple[int, ...]:
         """Return the ids of a key that holds one id, a list of them or nothing."""
@@ -176,12 +180,19 @@ class ConfigReader:
         """Take keys that this family knows to have no effect."""
         self._taken.update(names)
 
+    def _fix_common(self) -> None:
+        # An encoder, or a decoder that reads one, is another model.
+        for name in ("is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder"):
+            self.fixed(name, False)
+        self.fixed("is_decoder", False, True)
+
     def finish(self) -> None:
         """Refuse a key that nobody took.
 
         Raises:
             CheckpointError: Naming the key, if there is one.
         """
+        self._fix_common()
         for name, value in self._raw.items():
             if name in self._taken or value is None or (not self._section and name in HARMLESS):
                 continue
@@ -194,7 +205,9 @@ class ConfigReader:
     def _absent(self, name: str) -> None:
         self._taken.add(name)
 
-    def _list(self, name: str, length: int, is_good: Any, expected: str) -> list[Any]:
+    def _list(
+        self, name: str, length: int, is_good: Callable[[object], bool], expected: str
+    ) -> list[Any]:
         value = self.take(name)
         if (
             not isinstance(value, list | tuple)
@@ -208,3 +221,7 @@ class ConfigReader:
 def _is_positive(value: object) -> bool:
     real = isinstance(value, int | float) and not isinstance(value, bool)
     return real and math.isfinite(cast("float", value)) and cast("float", value) > 0
+
+
+def _is_flag(value: object) -> bool:
+    return value in (0, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from poot_graph_ir import Tracer, ops
-
 from poot_models.components.activations import activation
 from poot_models.components.rotary import Rotation
 from poot_models.components.step import Step

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
-from poot_graph_ir import Builder, ElementType, Tracer, TraceOptions, ops
 
+from poot_graph_ir import Builder, ElementType, TraceOptions, Tracer, ops
 from poot_models._decoder import Decoder
 from poot_models.components.rope_config import Rope
 from poot_models.components.rotary import Rotation
@@ -182,14 +182,16 @@ class Step:
         """
         d, slots = self.decoder, self.slots
         states = self.builder.kv_states(index, d.num_kv_heads, d.head_dim, self.options)
-        pools: list[Tracer] = []
-        for state, new in zip(states, (k, v), strict=True):
-            pool = ops.kv_write(state, new, slots.slot_mapping)
+        keys, values = (
+            ops.kv_write(state, new, slots.slot_mapping)
+            for state, new in zip(states, (k, v), strict=True)
+        )
+        for state, pool in zip(states, (keys, values), strict=True):
             self.builder.update_state(state, pool)
-            pools.append(pool)
         gathered = ops.attend(
             q,
-            *pools,
+            keys,
+            values,
             slots.positions,
             slots.rows,
             slots.block_tables,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from poot_graph_ir import Tracer, ops
-
 from poot_models._decoder import Decoder, Keys, read_decoder
 from poot_models._reader import ConfigReader
 from poot_models.components import tables
@@ -80,10 +79,13 @@ class MptConfig:
 
 
 # What transformers writes into every nested configuration.
+# fmt: off
 _CONFIG_NOISE = (
-    "_name_or_path architectures chunk_size_feed_forward dtype torch_dtype id2label label2id "
-    "is_encoder_decoder model_type output_attentions output_hidden_states problem_type return_dict"
-).split()
+    "_name_or_path", "architectures", "chunk_size_feed_forward", "dtype", "torch_dtype",
+    "id2label", "label2id", "model_type", "output_attentions", "output_hidden_states",
+    "problem_type", "return_dict",
+)
+# fmt: on
 
 
 def weights(config: MptConfig) -> WeightTable:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from poot_graph_ir import Tracer
-
 from poot_models._decoder import Decoder, Keys, read_decoder
 from poot_models._reader import ConfigReader
 from poot_models.components import tables
