@@ -4,52 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 from poot_core import CheckpointError
-from poot_graph_ir import ElementType
+from poot_load import WeightStore
 from poot_models._registry import Family
 from poot_models.components.step import StoredWeight
 from poot_models.components.tables import WeightTable
 
-__all__ = ["WeightInfo", "WeightInfos", "bind_weights"]
+__all__ = ["bind_weights"]
 
 # Buffers that old checkpoints saved and that follow from the configuration: inverse frequencies,
-# causal masks and their fill value, and the table that GGUF keeps a llama3 scaling in.
+# causal masks and their fill value.
 _BUFFERS = re.compile(
-    r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias|rope_freqs\.weight"
-    r"|rope_factors_(long|short)\.weight)$"
+    r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias)$"
 )
 
 
-class WeightInfo(Protocol):
-    """Shape and element type of a stored tensor."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Logical shape."""
-        ...
-
-    @property
-    def dtype(self) -> ElementType:
-        """Dense dtype or packed format."""
-        ...
-
-
-class WeightInfos(Protocol):
-    """What binding needs of a checkpoint's ``WeightStore``."""
-
-    def names(self) -> Iterable[str]:
-        """Return the name of every tensor."""
-        ...
-
-    def info(self, name: str) -> WeightInfo:
-        """Return shape and element type of a tensor."""
-        ...
-
-
 def bind_weights(
-    family: Family, table: WeightTable, stored: WeightInfos, *, tied_head: str | None = None
+    family: Family, table: WeightTable, stored: WeightStore, *, tied_head: str | None = None
 ) -> dict[str, StoredWeight]:
     """Return the stored tensor of every entry of a family's table.
 

@@ -7,43 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any, Protocol
-
-import numpy as np
 
 from poot_graph_ir import Builder, Graph, TraceOptions
-from poot_models._binding import WeightInfos, bind_weights
+from poot_load import Checkpoint
+from poot_models._binding import bind_weights
 from poot_models._registry import Family, FamilyConfig, find_family
 from poot_models.components.step import Step, StoredWeight
 
-__all__ = ["CheckpointLike", "KVLayer", "Model", "load_family"]
-
-
-class Weights(WeightInfos, Protocol):
-    """What a model needs of a checkpoint's ``WeightStore``."""
-
-    def array(self, name: str) -> np.ndarray[Any, Any]:
-        """Return the values of a tensor."""
-        ...
-
-
-class CheckpointLike(Protocol):
-    """What a model needs of a checkpoint; ``poot_load.Checkpoint`` is one."""
-
-    @property
-    def architecture(self) -> str:
-        """The Hugging Face ``model_type``."""
-        ...
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """Configuration under Hugging Face's keys."""
-        ...
-
-    @property
-    def weights(self) -> Weights:
-        """Tensors under Hugging Face's names."""
-        ...
+__all__ = ["KVLayer", "Model", "load_family"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,19 +141,16 @@ class Model:
         return builder.finish()
 
 
-def load_family(checkpoint: CheckpointLike) -> Model:
-    """Return the model of a checkpoint; reads no weight but GGUF's table of rotary factors.
+def load_family(checkpoint: Checkpoint) -> Model:
+    """Return the model of a checkpoint; reads its configuration and headers, no weight.
 
     Raises:
         UnsupportedError: If no family reads this architecture; names the known ones.
         CheckpointError: If a key of the configuration is unknown, missing or not implemented, or a
             tensor is missing, has another shape or is left over; names it.
     """
-    family = find_family(checkpoint.architecture)
-    raw = dict(checkpoint.config)
-    if "rope_freqs.weight" in set(checkpoint.weights.names()):
-        raw["rope_frequency_factors"] = checkpoint.weights.array("rope_freqs.weight").tolist()
-    config = family.read_config(raw)
+    family = find_family(str(checkpoint.config.get("model_type") or checkpoint.architecture))
+    config = family.read_config(checkpoint.config)
     table = family.weights(config)
     head = "lm_head.weight" if config.decoder.tied else None
     return Model(family, config, bind_weights(family, table, checkpoint.weights, tied_head=head))

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 __all__ = [
     "Frequencies",
     "default",
-    "divided",
     "linear",
     "llama3",
     "longrope",
@@ -73,11 +72,6 @@ def proportional(dim: int, theta: float, *, rotated: float, factor: float = 1.0)
     inverse = _base(dim, theta) / factor
     inverse[int(rotated * dim // 2) :] = 0.0
     return _frequencies(inverse)
-
-
-def divided(dim: int, theta: float, *, factors: tuple[float, ...]) -> Frequencies:
-    """Return frequencies divided pair by pair, as a GGUF file stores a llama3 scaling."""
-    return _frequencies(_base(dim, theta) / np.asarray(factors, np.float64))
 
 
 def llama3(

@@ -177,9 +177,6 @@ def _original_context(reader: ConfigReader, parameters: ConfigReader, max_contex
 
 def _default(r: ConfigReader, p: ConfigReader, dim: int, theta: float, context: int) -> _Parsed:
     r.ignore("original_max_position_embeddings")  # Phi3 writes it always
-    if "rope_frequency_factors" in r:  # GGUF: a llama3 scaling as a list
-        factors = r.numbers("rope_frequency_factors", dim // 2)
-        return frequencies.divided(dim, theta, factors=factors), None, None
     return frequencies.default(dim, theta), None, None
 
 

@@ -61,7 +61,7 @@ class BloomConfig:
             decoder=decoder,
             windows=(None,) * decoder.num_layers,
             residual_after_norm=reader.flag("apply_residual_connection_post_layernorm", False),
-            fused_by_part=reader.flag("qkv_fused_by_part", False),
+            fused_by_part=reader.flag("qkv_concatenated", False),
         )
         reader.finish()
         return config

@@ -46,6 +46,8 @@ class GPTNeoXConfig:
         """Read a configuration; a key that is not understood is a CheckpointError."""
         reader = ConfigReader(raw, family="gpt_neox")
         decoder = read_decoder(reader, KEYS, activation="gelu", norm_eps=1e-5)
+        reader.fixed("head_dim", decoder.head_dim)
+        reader.fixed("mlp_bias", True)
         reader.ignore("num_key_value_heads")  # no such thing here, though configurations name it
         rope = read_rope(
             reader, head_dim=decoder.head_dim, max_context=decoder.max_context,
@@ -57,7 +59,7 @@ class GPTNeoXConfig:
             rope=rope,
             parallel=reader.flag("use_parallel_residual", True),
             attention_bias=reader.flag("attention_bias", True),
-            fused_by_part=reader.flag("qkv_fused_by_part", False),
+            fused_by_part=reader.flag("qkv_concatenated", False),
         )
         reader.finish()
         return config

@@ -38,6 +38,8 @@ class MistralConfig:
         reader = ConfigReader(raw, family="mistral")
         decoder = read_decoder(reader, max_context=131072)
         rope = read_rope(reader, head_dim=decoder.head_dim, max_context=decoder.max_context)
+        reader.fixed("attention_bias", False)
+        reader.fixed("mlp_bias", False)
         config = cls(
             decoder=replace(decoder, max_context=rope.max_context),
             windows=(reader.optional_integer("sliding_window"),) * decoder.num_layers,

@@ -77,6 +77,7 @@ class OlmoConfig:
         full: Rope,
         sliding: Rope,
     ) -> OlmoConfig:
+        reader.fixed("mlp_bias", False)
         config = cls(
             decoder=replace(decoder, max_context=full.max_context),
             windows=windows,

@@ -44,6 +44,8 @@ class Qwen2Config:
             windows=read_qwen_windows(reader, decoder.num_layers),
             rope=rope,
         )
+        reader.fixed("attention_bias", True)
+        reader.fixed("mlp_bias", False)
         reader.fixed("use_mrope", False)
         reader.finish()
         return config

@@ -41,6 +41,7 @@ class Qwen3Config:
         reader = ConfigReader(raw, family="qwen3")
         decoder = read_decoder(reader, head_dim=128, max_context=32768)
         rope = read_rope(reader, head_dim=decoder.head_dim, max_context=decoder.max_context)
+        reader.fixed("mlp_bias", False)
         config = cls(
             decoder=replace(decoder, max_context=rope.max_context),
             windows=read_qwen_windows(reader, decoder.num_layers),

@@ -53,6 +53,8 @@ class Starcoder2Config:
             rope=rope,
             use_bias=reader.flag("use_bias", True),
         )
+        reader.fixed("attention_bias", config.use_bias)
+        reader.fixed("mlp_bias", config.use_bias)
         reader.finish()
         return config
 
