@@ -9,34 +9,45 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from poot_llm._answer import Delta, Output
     from poot_llm._driver import Driver, DriverStats
     from poot_llm._errors import ContextLengthError
+    from poot_llm._llm import LLM
     from poot_llm._request import FinishReason, Request, Timings, TokenEvent
     from poot_llm._sampler import Logprobs
     from poot_llm._sampling_params import SamplingParams
+    from poot_llm._tokenizer import Tokenizer
 
 _HOME = {
+    "LLM": "_llm",
     "ContextLengthError": "_errors",
+    "Delta": "_answer",
     "Driver": "_driver",
     "DriverStats": "_driver",
     "FinishReason": "_request",
     "Logprobs": "_sampler",
+    "Output": "_answer",
     "Request": "_request",
     "SamplingParams": "_sampling_params",
     "Timings": "_request",
     "TokenEvent": "_request",
+    "Tokenizer": "_tokenizer",
 }
 
 __all__ = [
+    "LLM",
     "ContextLengthError",
+    "Delta",
     "Driver",
     "DriverStats",
     "FinishReason",
     "Logprobs",
+    "Output",
     "Request",
     "SamplingParams",
     "Timings",
     "TokenEvent",
+    "Tokenizer",
 ]
 
 

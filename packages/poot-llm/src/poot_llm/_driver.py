@@ -19,7 +19,7 @@ from poot_executor import Engine
 from poot_llm._batch import StepBuilder
 from poot_llm._blocks import BlockManager
 from poot_llm._errors import ContextLengthError
-from poot_llm._request import FinishReason, Request, TokenEvent
+from poot_llm._request import FinishReason, Request, Timings, TokenEvent
 from poot_llm._sampler import Logprobs
 from poot_llm._scheduler import Scheduler
 from poot_llm._sequence import Sequence
@@ -113,6 +113,19 @@ class Driver:
             steps=self._steps,
         )
 
+    def check(self, request: Request) -> NDArray[np.int32]:
+        """Return the prompt as it goes into the model.
+
+        Raises:
+            RequestError: If the prompt is empty or holds an id outside the vocabulary.
+            ContextLengthError: If the prompt does not fit.
+        """
+        prompt = check_prompt(request.prompt_ids, self._vocab_size)
+        answer_tokens = 0 if request.scores_prompt else 1
+        if prompt.size + answer_tokens > self._context_tokens:
+            raise ContextLengthError.of(prompt.size, self._context_tokens)
+        return prompt
+
     def add(self, request: Request) -> int:
         """Queue a request and return its id, which is never used again.
 
@@ -122,11 +135,9 @@ class Driver:
             DeviceError: If an earlier step failed.
         """
         self._require_working()
-        prompt = check_prompt(request.prompt_ids, self._vocab_size)
+        prompt = self.check(request)
         params = request.params
-        room = self._context_tokens - prompt.size
-        if room < (0 if request.scores_prompt else 1):
-            raise ContextLengthError.of(prompt.size, self._context_tokens)
+        room = 0 if request.scores_prompt else self._context_tokens - prompt.size
         if params.max_tokens is not None:
             room = min(room, params.max_tokens)
         request_id = self._next_id
@@ -138,7 +149,7 @@ class Driver:
             request_id,
             request,
             prompt,
-            limit=prompt.size + (0 if request.scores_prompt else room),
+            limit=prompt.size + room,
             end_ids=ends,
             vocab_size=self._vocab_size,
         )
@@ -146,13 +157,17 @@ class Driver:
         self._scheduler.add(sequence)
         return request_id
 
-    def cancel(self, request_id: int) -> bool:
-        """Forget a request, between steps; return whether it was under way. No event follows."""
+    def cancel(self, request_id: int) -> Timings | None:
+        """Forget a request, between steps; no event follows.
+
+        Returns:
+            Where its time went, or None where it was not under way.
+        """
         sequence = self._sequences.get(request_id)
         if sequence is None:
-            return False
+            return None
         self._drop(sequence)
-        return True
+        return sequence.timings(perf_counter())
 
     def step(self) -> list[TokenEvent]:
         """Run one step and return what it did for each request that got a token or ended.

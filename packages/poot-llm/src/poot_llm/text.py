@@ -5,6 +5,7 @@ from poot_llm._stop import StopMatcher
 from poot_llm._template import ChatTemplate, TemplateLimits
 from poot_llm._text_stream import TextStream
 from poot_llm._token_bytes import TokenBytes
+from poot_llm._tokenizer import Tokenizer
 
 __all__ = [
     "ChatTemplate",
@@ -13,6 +14,7 @@ __all__ = [
     "TemplateLimits",
     "TextStream",
     "TokenBytes",
+    "Tokenizer",
     "decode_all",
     "make_detokenizer",
 ]

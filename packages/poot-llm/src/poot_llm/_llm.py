@@ -1,0 +1,375 @@
+"""The Python API: a model that is ready to answer."""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from threading import RLock
+from types import TracebackType
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from poot_core import DeviceError, RequestError, UnsupportedError
+from poot_executor import Engine, EngineInfo
+
+from poot_llm._answer import Answer, Delta, Output
+from poot_llm._driver import Driver, DriverStats
+from poot_llm._request import Request, TokenEvent
+from poot_llm._sampling_params import SamplingParams
+from poot_llm._text_stream import TextStream
+from poot_llm._tokenizer import Tokenizer
+
+__all__ = ["LLM", "Prompt"]
+
+Prompt = str | Sequence[int]
+"""Text, which gets BOS by the tokenizer's rule, or ids, which go in as they are."""
+
+
+class LLM:
+    """A checkpoint opened on a device.
+
+    Calls from several threads and streams that are open at once share its steps.
+
+    Args:
+        model: A GGUF file or a directory of safetensors.
+        backend: ``auto``, ``oracle`` or the name of an installed device.
+        precision: ``f32`` or ``auto``.
+        threads: Threads of a host team; None derives it from affinity and quota.
+        context: Longest sequence in tokens; None takes 4096, or less where the model ends earlier.
+        max_sequences: Most sequences in one step.
+        max_step_tokens: Most tokens in one step, that is the longest piece of a prompt.
+
+    Raises:
+        CheckpointError: If the checkpoint is malformed.
+        UnsupportedError: If poot has no such architecture, or the device cannot run it.
+        DeviceError: If the device is absent.
+
+    Example::
+
+        with LLM("model.gguf") as llm:
+            [output] = llm.generate("The capital of France is", SamplingParams(temperature=0.0))
+            print(output.text)
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        backend: str = "auto",
+        precision: str = "auto",
+        threads: int | None = None,
+        context: int | None = None,
+        *,
+        max_sequences: int = 32,
+        max_step_tokens: int = 512,
+    ) -> None:
+        from poot_llm._open import OpenOptions, open_model
+
+        options = OpenOptions(
+            backend=backend,
+            precision=precision,
+            threads=threads,
+            context=context,
+            max_sequences=max_sequences,
+            max_step_tokens=max_step_tokens,
+        )
+        opened = open_model(model, options)
+        self._start(opened.engine, opened.tokenizer, opened.eos_token_ids, opened.resources)
+
+    @classmethod
+    def from_engine(
+        cls, engine: Engine, *, tokenizer: Tokenizer | None = None, eos_token_ids: Iterable[int] = ()
+    ) -> Self:
+        """Return an LLM over an engine that is open already; closing it closes the engine."""
+        llm = cls.__new__(cls)
+        resources = ExitStack()
+        resources.callback(engine.close)
+        llm._start(engine, tokenizer, eos_token_ids, resources)
+        return llm
+
+    def _start(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer | None,
+        eos_token_ids: Iterable[int],
+        resources: ExitStack,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self._engine = engine
+        self._resources = resources
+        self._is_closed = False
+        self._lock = RLock()
+        self._inbox: dict[int, deque[TokenEvent]] = {}
+        try:
+            self._driver = Driver(engine, eos_token_ids=eos_token_ids)
+        except BaseException:
+            resources.close()
+            raise
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts of the engine: device, sizes, options."""
+        return self._engine.info
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, for measuring; do not step it while requests run."""
+        return self._engine
+
+    @property
+    def stats(self) -> DriverStats:
+        """What the driver holds at this moment."""
+        return self._driver.stats
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[Output]:
+        """Return one finished answer a prompt, in order; prompts share steps.
+
+        Args:
+            prompts: A text, ids, or a list of such.
+            params: For all prompts, or one each.
+
+        Raises:
+            RequestError: If a prompt or a parameter is refused; nothing runs then.
+            ContextLengthError: If a prompt does not fit.
+            DeviceError: If the device fails.
+        """
+        listed = _as_prompts(prompts)
+        return self._answer_all(
+            [self._prompt_ids(prompt) for prompt in listed],
+            _as_params(params, len(listed)),
+            continues=True,
+        )
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
+        """Return an iterator of what comes, as it comes; closing it cancels the rest.
+
+        Raises:
+            RequestError: As ``generate``, at once.
+        """
+        return self._stream(self._prompt_ids(prompt), params, continues=True)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Output:
+        """Return the assistant's answer to a conversation.
+
+        Args:
+            messages: Each with ``role`` and ``content``.
+            params: How to sample.
+            tools: JSON schemas of functions that the model may call.
+            variables: Further names that the chat template may read.
+
+        Raises:
+            UnsupportedError: If the checkpoint has no chat template.
+            RequestError: If the template does not render the messages.
+        """
+        ids = self.chat_ids(messages, tools=tools, variables=variables)
+        return self._answer_all([ids], _as_params(params, 1), continues=False)[0]
+
+    def stream_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Iterator[Delta]:
+        """Return the assistant's answer as it comes; closing the iterator cancels the rest."""
+        ids = self.chat_ids(messages, tools=tools, variables=variables)
+        return self._stream(ids, params, continues=False)
+
+    def chat_ids(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Return the prompt ids of a conversation, ready for the assistant's answer."""
+        return self._require_tokenizer().chat_ids(messages, tools=tools, variables=variables)
+
+    def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Return the logits that follow each position.
+
+        Args:
+            ids: Token ids, as they go into the model.
+
+        Returns:
+            (len(ids), vocab_size) float32.
+
+        Raises:
+            RequestError: If there are none, or one is outside the vocabulary.
+            ContextLengthError: If they do not fit.
+        """
+        request = Request(prompt_ids=ids, scores_prompt=True)
+        with self._opened():
+            request_id = self._add(request)
+            try:
+                event = self._next_event(request_id)
+            finally:
+                self._forget(request_id)
+        if event.prompt_logits is None:
+            raise DeviceError(f"the step failed: {event.error}")
+        return event.prompt_logits
+
+    def close(self) -> None:
+        """End the engine and give back its memory and threads; closing twice is allowed."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._inbox.clear()
+                self._resources.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _require_tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise UnsupportedError(
+                "this checkpoint has no tokenizer files, so it takes ids and gives ids; pass token "
+                "ids in place of text"
+            )
+        return self.tokenizer
+
+    def _prompt_ids(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            return self._require_tokenizer().encode(prompt)
+        try:
+            return [operator.index(token_id) for token_id in prompt]
+        except TypeError as error:
+            raise RequestError(
+                f"a prompt must be text or a list of token ids: {error}", field="prompt"
+            ) from error
+
+    def _open_stream(self, params: SamplingParams, *, continues: bool) -> TextStream | None:
+        if self.tokenizer is None:
+            if params.stop:
+                raise UnsupportedError(
+                    "stop strings need a tokenizer and this checkpoint has none; use stop_token_ids"
+                )
+            return None
+        return TextStream(self.tokenizer.detokenizer(continues=continues), params)
+
+    def _opened(self) -> RLock:
+        if self._is_closed:
+            raise DeviceError("this LLM is closed; open it anew")
+        return self._lock
+
+    def _add(self, request: Request) -> int:
+        with self._opened():
+            request_id = self._driver.add(request)
+            self._inbox[request_id] = deque()
+            return request_id
+
+    def _begin(self, ids: list[int], params: SamplingParams, *, continues: bool) -> Answer:
+        stream = self._open_stream(params, continues=continues)
+        return Answer(self._add(Request(prompt_ids=ids, params=params)), ids, stream)
+
+    def _forget(self, request_id: int) -> None:
+        with self._lock:
+            if self._inbox.pop(request_id, None) is not None and not self._is_closed:
+                self._driver.cancel(request_id)
+
+    def _step_until_ready(self, request_ids: Iterable[int]) -> None:
+        """Step the driver, for everybody, until one of these requests has an event."""
+        while True:
+            # The lock is free between steps, so that other threads get on.
+            with self._opened():
+                if any(self._inbox[request_id] for request_id in request_ids):
+                    return
+                for event in self._driver.step():
+                    if event.request_id in self._inbox:
+                        self._inbox[event.request_id].append(event)
+
+    def _next_event(self, request_id: int) -> TokenEvent:
+        self._step_until_ready([request_id])
+        return self._inbox[request_id].popleft()
+
+    def _take(self, answer: Answer) -> Delta:
+        """Return the next delta of an answer; end it where a stop string came."""
+        delta = answer.take(self._next_event(answer.request_id))
+        if answer.is_stopped_by_text:
+            with self._lock:
+                answer.stop_by_text(self._driver.cancel(answer.request_id))
+            return replace(delta, finish_reason="stop", timings=answer.timings)
+        return delta
+
+    def _answer_all(
+        self, prompts: list[list[int]], params: list[SamplingParams], *, continues: bool
+    ) -> list[Output]:
+        answers: list[Answer] = []
+        try:
+            for ids, each in zip(prompts, params, strict=True):
+                answers.append(self._begin(ids, each, continues=continues))
+            waiting = list(answers)
+            while waiting:
+                self._step_until_ready([answer.request_id for answer in waiting])
+                for answer in waiting:
+                    while answer.finish_reason is None and self._inbox[answer.request_id]:
+                        self._take(answer)
+                waiting = [answer for answer in waiting if answer.finish_reason is None]
+        finally:
+            for answer in answers:
+                self._forget(answer.request_id)
+        return [answer.output() for answer in answers]
+
+    def _stream(
+        self, ids: list[int], params: SamplingParams | None, *, continues: bool
+    ) -> Iterator[Delta]:
+        params = params or SamplingParams()
+        with self._opened():
+            self._driver.check(Request(prompt_ids=ids, params=params))
+        self._open_stream(params, continues=continues)
+
+        def deltas() -> Iterator[Delta]:
+            answer = self._begin(ids, params, continues=continues)
+            try:
+                while answer.finish_reason is None:
+                    yield self._take(answer)
+            finally:
+                self._forget(answer.request_id)
+
+        return deltas()
+
+
+def _as_prompts(prompts: Any) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    listed = cast("list[Any]", list(prompts))
+    if listed and not isinstance(listed[0], str | Sequence | np.ndarray):
+        return [listed]
+    return listed
+
+
+def _as_params(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if len(params) != count:
+        raise RequestError(
+            f"there are {count} prompts and {len(params)} params; give one for all or one each",
+            field="params",
+        )
+    return list(params)

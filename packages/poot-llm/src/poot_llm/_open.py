@@ -1,0 +1,171 @@
+"""Opens a model: checkpoint, then family, then engine, then tokenizer."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from poot_core import RequestError, Settings
+
+from poot_llm._tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from poot_executor import Engine, EngineOptions
+    from poot_load import Checkpoint
+    from poot_models import KVLayer, Model
+
+__all__ = ["OpenOptions", "OpenedModel", "engine_options", "open_model", "read_model", "read_tokenizer"]
+
+DEFAULT_CONTEXT = 4096
+BLOCK_SIZE = 32
+POOL_BYTES = 512 << 20
+"""Size that the KV pool aims at when it may hold more than one full sequence. Host memory that no
+sequence has used yet is not resident."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenOptions:
+    """What a caller asks of a model; see ``LLM``."""
+
+    backend: str = "auto"
+    precision: str = "auto"
+    threads: int | None = None
+    context: int | None = None
+    max_sequences: int = 32
+    max_step_tokens: int = 512
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenedModel:
+    """A model that is ready to run.
+
+    Attributes:
+        engine: The engine.
+        tokenizer: The tokenizer, or None where the checkpoint has none.
+        eos_token_ids: Tokens that end an answer.
+        generation_config: The checkpoint's own sampling defaults.
+        resources: Closes all of it.
+        load_s: Seconds that opening took.
+    """
+
+    engine: Engine
+    tokenizer: Tokenizer | None
+    eos_token_ids: frozenset[int]
+    generation_config: dict[str, Any]
+    resources: ExitStack
+    load_s: float
+
+
+def open_model(path: str | Path, options: OpenOptions) -> OpenedModel:
+    """Open a checkpoint on a device.
+
+    Raises:
+        CheckpointError: If the checkpoint is malformed.
+        UnsupportedError: If no family reads it or the device cannot run it.
+        DeviceError: If the device is absent.
+        RequestError: If an option is out of range.
+    """
+    from poot_executor import open_engine
+
+    start = perf_counter()
+    settings = Settings.from_environment()
+    with ExitStack() as resources:
+        checkpoint, model = read_model(path)
+        resources.callback(checkpoint.close)
+        engine = open_engine(
+            model.trace,
+            model.cache_key,
+            checkpoint.weights,
+            model.vocab_size,
+            engine_options(model, options, settings),
+            settings,
+        )
+        resources.callback(engine.close)
+        tokenizer = read_tokenizer(checkpoint)
+        return OpenedModel(
+            engine=engine,
+            tokenizer=tokenizer,
+            eos_token_ids=end_token_ids(checkpoint, model),
+            generation_config=checkpoint.generation_config,
+            resources=resources.pop_all(),
+            load_s=perf_counter() - start,
+        )
+
+
+def read_model(path: str | Path) -> tuple[Checkpoint, Model]:
+    """Return a checkpoint, to be closed by the caller, and its model, without any engine."""
+    from poot_load import open_checkpoint
+    from poot_models import load_family
+
+    checkpoint = open_checkpoint(path)
+    try:
+        return checkpoint, load_family(checkpoint)
+    except BaseException:
+        checkpoint.close()
+        raise
+
+
+def read_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
+    """Return the tokenizer of a checkpoint, or None where it has none."""
+    from poot_load import load_tokenizer
+
+    loaded = load_tokenizer(checkpoint)
+    if loaded is None:
+        return None
+    return Tokenizer(
+        loaded.backend,
+        special_tokens=loaded.special_tokens,
+        chat_template=checkpoint.chat_template,
+    )
+
+
+def end_token_ids(checkpoint: Checkpoint, model: Model) -> frozenset[int]:
+    """Return the tokens that end an answer: generation_config.json goes before config.json."""
+    found = checkpoint.generation_config.get("eos_token_id")
+    if found is None:
+        return frozenset(model.eos_token_ids)
+    return frozenset([found] if isinstance(found, int) else found)
+
+
+def engine_options(model: Model, options: OpenOptions, settings: Settings) -> EngineOptions:
+    """Return the options of the engine: the context that was asked and a pool that holds it.
+
+    Raises:
+        RequestError: If an option is out of range.
+    """
+    from poot_executor import EngineOptions
+
+    context = options.context
+    if context is None:
+        context = min(model.default_context, DEFAULT_CONTEXT)
+    if not 1 <= context <= model.max_context:
+        raise RequestError(
+            f"context is {context}; this model takes 1 to {model.max_context} tokens",
+            field="context",
+        )
+    if options.threads is not None and options.threads < 1:
+        raise RequestError(f"threads is {options.threads}; it must be at least 1", field="threads")
+    if options.precision not in {"auto", "f32"}:
+        raise RequestError(
+            f"precision is {options.precision!r}; it must be 'auto' or 'f32'", field="precision"
+        )
+    full = -(-context // BLOCK_SIZE)  # blocks of one full sequence
+    affordable = POOL_BYTES // max(1, BLOCK_SIZE * bytes_per_token(model.kv_layers))
+    return EngineOptions(
+        backend=settings.backend if options.backend == "auto" else options.backend,
+        precision=options.precision,
+        threads=settings.threads if options.threads is None else options.threads,
+        context_tokens=context,
+        max_sequences=options.max_sequences,
+        max_step_tokens=max(options.max_step_tokens, options.max_sequences),
+        block_size=BLOCK_SIZE,
+        num_blocks=max(full, min(full * options.max_sequences, affordable)),
+    )
+
+
+def bytes_per_token(layers: tuple[KVLayer, ...], itemsize: int = 2) -> int:
+    """Return the bytes of one token's keys and values in a pool of f16."""
+    return itemsize * sum(layer.num_kv_heads * (layer.key_dim + layer.value_dim) for layer in layers)
