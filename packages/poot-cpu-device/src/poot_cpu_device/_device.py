@@ -8,10 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from poot_core import CompileError, DeviceCaps, DeviceError, Settings, ShapeError, Target
-from poot_executor import Buffer, BufferArgument, GridDim, Launch, PreparedSequence
-from poot_kernel.compile import CompiledObject, CompileService, host_target, load_objects
 
+from poot_core import CompileError, DeviceCaps, DeviceError, Settings, ShapeError, Target
 from poot_cpu_device._kernel import CpuKernel
 from poot_cpu_device._memory import Bytes, CpuBuffer, allocate_bytes
 from poot_cpu_device._runtime import load_runtime
@@ -24,6 +22,8 @@ from poot_cpu_device._topology import (
     processor_name,
     team_size,
 )
+from poot_executor import Buffer, BufferArgument, GridDim, Launch, PreparedSequence
+from poot_kernel.compile import CompiledObject, CompileService, host_target, load_objects
 
 __all__ = ["CpuDevice", "open_device"]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from poot_core import DeviceError, OutOfMemoryError
 
+from poot_core import DeviceError, OutOfMemoryError
 from poot_cpu_device._topology import available_memory_bytes
 
 __all__ = ["CpuBuffer", "allocate_bytes"]
@@ -74,10 +75,8 @@ def allocate_bytes(nbytes: int, label: str) -> Bytes:
     skip = -int(whole.ctypes.data) % _HUGE_BYTES
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages = nbytes // _HUGE_BYTES * _HUGE_BYTES  # a huge page for the tail would waste memory
-        try:
+        with contextlib.suppress(OSError):  # a kernel without transparent huge pages
             memory.madvise(mmap.MADV_HUGEPAGE, skip, pages)
-        except OSError:
-            pass  # a kernel without transparent huge pages
     return whole[skip : skip + nbytes]
 
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from poot_core import Target
-from poot_kernel.compile import CompileRequest, CompileService, LoadedCode, load_objects
-
 from poot_cpu_device._runtime_ir import ENTRIES, runtime_ir
+from poot_kernel.compile import CompileRequest, CompileService, LoadedCode, load_objects
 
 __all__ = ["Runtime", "load_runtime"]
 

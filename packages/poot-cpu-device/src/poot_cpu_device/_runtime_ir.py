@@ -8,7 +8,6 @@ large ones first, so that each thread streams through memory and the last chunks
 from __future__ import annotations
 
 from poot_core import Target
-
 from poot_cpu_device._layout import LAUNCH_WORDS, RESIZE_WORDS, Launch, Prepared, Resize, Team
 from poot_cpu_device._machine import machine_of
 

@@ -7,7 +7,11 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
 from poot_core import DeviceError, ShapeError
+from poot_cpu_device import _layout
+from poot_cpu_device._kernel import CpuKernel
+from poot_cpu_device._memory import CpuBuffer
 from poot_executor import (
     Argument,
     BufferArgument,
@@ -17,10 +21,6 @@ from poot_executor import (
     ScalarArgument,
     SymbolArgument,
 )
-
-from poot_cpu_device import _layout
-from poot_cpu_device._kernel import CpuKernel
-from poot_cpu_device._memory import CpuBuffer
 
 __all__ = ["CpuSequence"]
 
@@ -117,7 +117,9 @@ class CpuSequence:
         resizes: list[list[int]],
     ) -> int:
         if not 1 <= len(launch.grid) <= _AXES:
-            raise ShapeError(f"launch {launch.label!r} has {len(launch.grid)} grid axes, not 1 to 3")
+            raise ShapeError(
+                f"launch {launch.label!r} has {len(launch.grid)} grid axes, not 1 to 3"
+            )
         if launch.grain < 1:
             raise ShapeError(f"launch {launch.label!r} has grain {launch.grain}, not 1 or more")
         kernel = cast("CpuKernel", launch.kernel)
@@ -156,9 +158,7 @@ class CpuSequence:
         assert isinstance(argument, BufferArgument)
         buffer = cast("CpuBuffer", argument.buffer)
         if not 0 <= argument.offset <= buffer.nbytes:
-            raise ShapeError(
-                f"launch {launch.label!r} takes byte {argument.offset} of {buffer!r}"
-            )
+            raise ShapeError(f"launch {launch.label!r} takes byte {argument.offset} of {buffer!r}")
         self._keep_alive.append(buffer.data)
         return buffer.address + argument.offset
 

@@ -12,8 +12,8 @@ import weakref
 from typing import Any
 
 import numpy as np
-from poot_core import DeviceError
 
+from poot_core import DeviceError
 from poot_cpu_device._layout import BLOCK_BYTES, Team
 from poot_cpu_device._memory import Bytes, allocate_bytes
 from poot_cpu_device._runtime import Runtime
@@ -125,7 +125,7 @@ class ThreadTeam:
 
 def _calibrate(runtime: Runtime) -> float:
     """Return stamp ticks per second, measured once a process."""
-    global _ticks_per_second  # noqa: PLW0603 - a constant of the machine
+    global _ticks_per_second
     if _ticks_per_second is None:
         start, first = time.perf_counter(), runtime.ticks()
         while (elapsed := time.perf_counter() - start) < _CALIBRATION_S:

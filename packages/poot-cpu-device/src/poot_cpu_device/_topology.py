@@ -50,9 +50,7 @@ def _cgroup_cpus(root: Path = _CGROUP_ROOT, membership: str | None = None) -> fl
     return min(quotas, default=None)
 
 
-def _cgroup_folders(
-    controller: str, root: Path, membership: str | None
-) -> list[tuple[int, Path]]:
+def _cgroup_folders(controller: str, root: Path, membership: str | None) -> list[tuple[int, Path]]:
     """Return (cgroup version, folder) from this process's cgroup up to the root."""
     folders: list[tuple[int, Path]] = []
     text = _read(Path("/proc/self/cgroup")) if membership is None else membership

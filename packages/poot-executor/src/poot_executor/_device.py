@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
 from poot_core import DeviceCaps, DType, Target
 from poot_kernel.compile import CompiledObject
 

@@ -5,6 +5,7 @@ Nothing here imports llvmlite: the workers do, and a warm cache starts none.
 
 from poot_kernel.compile._cache import KernelCache, current_epoch
 from poot_kernel.compile._host import host_arch, host_features, host_target
+from poot_kernel.compile._identity import source_fingerprint
 from poot_kernel.compile._loader import LoadedCode, load_objects
 from poot_kernel.compile._request import CompiledObject, CompileKind, CompileRequest
 from poot_kernel.compile._service import CompileService
@@ -21,4 +22,5 @@ __all__ = [
     "host_features",
     "host_target",
     "load_objects",
+    "source_fingerprint",
 ]

@@ -13,13 +13,11 @@ import hashlib
 import logging
 import os
 import re
-import shutil
-import tempfile
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from poot_core import Settings
+from poot_kernel.compile._identity import installed_versions
 from poot_kernel.compile._prune import EPOCH_FILE, EPOCH_PREFIX, SCRATCH_PREFIX, prune
 
 __all__ = ["KernelCache", "current_epoch"]
@@ -34,12 +32,7 @@ _opened: set[Path] = set()
 
 def current_epoch() -> str:
     """Return the name of the epoch that this version of poot-kernel and llvmlite writes."""
-    versions = [_FORMAT_VERSION]
-    for distribution in ("poot-kernel", "llvmlite"):
-        try:
-            versions.append(version(distribution))
-        except PackageNotFoundError:
-            versions.append("none")
+    versions = (_FORMAT_VERSION, *installed_versions("poot-kernel", "llvmlite"))
     return EPOCH_PREFIX + hashlib.sha256("\0".join(versions).encode()).hexdigest()[:16]
 
 
@@ -68,21 +61,21 @@ class KernelCache:
         self.misses = 0
 
     @property
-    def directory(self) -> Path | None:
-        """Where this process's blobs lie, or None if there is no usable root."""
-        return Path(self._prefix) if self._open() else None
+    def directory(self) -> Path:
+        """Where the blobs of this epoch lie."""
+        self._open()
+        return Path(self._prefix)
 
     @property
     def failed_directory(self) -> Path:
         """Where sources of failed compilations are kept."""
         self._open()
-        root = self._root if self._root is not None else Path(tempfile.gettempdir()) / "poot"
-        return root / "failed"
+        assert self._root is not None
+        return self._root / "failed"
 
     def get(self, kind: str, key: str) -> bytes | None:
         """Return the blob, or None if there is none that is whole."""
-        if not self._open():
-            return None
+        self._open()
         path = self._path(kind, key)
         try:
             with open(path, "rb", buffering=0) as file:
@@ -103,8 +96,7 @@ class KernelCache:
 
     def put(self, kind: str, key: str, data: bytes) -> None:
         """Store a blob; a failure is told once and otherwise ignored."""
-        if not self._open():
-            return
+        self._open()
         path = self._path(kind, key)
         try:
             self._write(path, data)
@@ -137,13 +129,15 @@ class KernelCache:
             )
         return f"{self._prefix}{kind}-{key}"
 
-    def _open(self) -> bool:
+    def _open(self) -> None:
         if self._prefix and (self._shared_root is not None or self._pid == os.getpid()):
-            return True
+            return
         self._epoch = self._epoch or current_epoch()
         if self._shared_root is not None:
             root = self._shared_root
         else:
+            import tempfile
+
             self._pid = os.getpid()
             root = Path(tempfile.mkdtemp(prefix="poot-kernels-"))
             atexit.register(_remove_own, root, self._pid)
@@ -156,7 +150,6 @@ class KernelCache:
         if self._shared_root is not None and root not in _opened:
             _opened.add(root)
             prune(root, keep=self._epoch, now=time.time())
-        return True
 
     def _create_epoch(self) -> None:
         os.makedirs(self._prefix, exist_ok=True)
@@ -193,4 +186,6 @@ def _unwrap(blob: bytes) -> bytes | None:
 
 def _remove_own(root: Path, pid: int) -> None:
     if os.getpid() == pid:
+        import shutil
+
         shutil.rmtree(root, ignore_errors=True)

@@ -23,6 +23,7 @@ _RELOCATION = struct.Struct("<QQq")
 _SHT_PROGBITS, _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS, _SHT_REL = 1, 2, 4, 8, 9
 _SHF_WRITE, _SHF_ALLOC, _SHF_EXECINSTR, _SHF_TLS = 1, 2, 4, 0x400
 _SHN_UNDEF, _SHN_ABS, _SHN_COMMON = 0, 0xFFF1, 0xFFF2
+_MOST_BYTES, _MOST_ALIGNMENT = 1 << 30, 1 << 16  # no kernel's object comes near
 _UNWIND = {".eh_frame"}  # nothing unwinds through kernels
 
 
@@ -32,7 +33,7 @@ class Section(NamedTuple):
     ``data`` is empty and ``nbytes`` is not for zero-initialised sections.
     """
 
-    index: int
+    number: int
     name: str
     data: bytes
     nbytes: int
@@ -101,7 +102,7 @@ def _read(data: bytes) -> ObjectFile:
     headers = [_SECTION.unpack_from(data, shoff + i * _SECTION.size) for i in range(shnum)]
     names_at = headers[shstrndx][4]
     sections = tuple(_image_sections(data, headers, names_at))
-    placed = {section.index for section in sections}
+    placed = {section.number for section in sections}
     symbols: tuple[Symbol | None, ...] = ()
     for header in headers:
         if header[1] == _SHT_SYMTAB:
@@ -134,8 +135,10 @@ def _image_sections(
             raise CompileError(f"section {name!r} is thread-local, which poot's loader has not")
         if name in _UNWIND or kind not in {_SHT_PROGBITS, _SHT_NOBITS}:
             continue
+        if nbytes > _MOST_BYTES or alignment > _MOST_ALIGNMENT:
+            raise ValueError(f"section {name!r} of {nbytes} bytes, aligned to {alignment}")
         yield Section(
-            index=index,
+            number=index,
             name=name,
             data=b"" if kind == _SHT_NOBITS else _slice(data, offset, nbytes),
             nbytes=nbytes,

@@ -88,7 +88,7 @@ def _lay_out(
             for section in file.sections:
                 if _group(section) == group:
                     offset = -(-offset // section.alignment) * section.alignment
-                    place[section.index] = offset
+                    place[section.number] = offset
                     offset += section.nbytes
             if group == 1:
                 for relocation in file.relocations:
@@ -122,9 +122,9 @@ def _place(
     slot: Mapping[str, int],
 ) -> Mapping[str, int]:
     for section in file.sections:
-        at = place[section.index]
+        at = place[section.number]
         image[at : at + len(section.data)] = section.data
-    sizes = {section.index: section.nbytes for section in file.sections}
+    sizes = {section.number: section.nbytes for section in file.sections}
     needs_slot = NEEDS_ADDRESS_SLOT[file.machine]
     for section, offset, kind, symbol, addend in file.relocations:
         if offset + 4 > sizes[section]:

@@ -11,11 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
 from poot_core import CompileError
+from poot_kernel.compile._identity import site_directory
 
 __all__ = ["Worker", "WorkerDied"]
 
@@ -115,8 +115,7 @@ class Worker:
 
 
 def _llvmlite_site() -> str:
-    """Return the directory that holds llvmlite, without importing it."""
-    spec = find_spec("llvmlite")
-    if spec is None or not spec.submodule_search_locations:
+    site = site_directory("llvmlite")
+    if site is None:
         raise CompileError("llvmlite is not installed; poot-kernel needs it to compile kernels")
-    return str(Path(next(iter(spec.submodule_search_locations))).parent)
+    return str(site)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from pathlib import Path
 
 __all__ = ["EPOCH_FILE", "EPOCH_PREFIX", "SCRATCH_PREFIX", "prune"]
@@ -47,7 +46,7 @@ def prune(root: Path, *, keep: str, now: float) -> None:
             doomed = os.path.join(root, SCRATCH_PREFIX + os.path.basename(path))
             with contextlib.suppress(OSError):
                 os.rename(path, doomed)
-                shutil.rmtree(doomed, ignore_errors=True)
+                _remove_tree(doomed)
 
 
 def _entries(path: str | Path) -> list[os.DirEntry[str]]:
@@ -69,6 +68,12 @@ def _drop_if_older(entry: os.DirEntry[str], limit: float) -> None:
     with contextlib.suppress(OSError):
         if entry.stat(follow_symlinks=False).st_mtime < limit:
             if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
+                _remove_tree(entry.path)
             else:
                 os.unlink(entry.path)
+
+
+def _remove_tree(path: str) -> None:
+    import shutil  # not needed by most processes, which find nothing to remove
+
+    shutil.rmtree(path, ignore_errors=True)

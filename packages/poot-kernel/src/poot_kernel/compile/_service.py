@@ -10,12 +10,15 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from poot_core import CompileError, Settings
 from poot_kernel.compile._cache import KernelCache
 from poot_kernel.compile._llvm_target import llvm_target
-from poot_kernel.compile._pool import Worker, WorkerDied
 from poot_kernel.compile._request import CompiledObject, CompileRequest
+
+if TYPE_CHECKING:
+    from poot_kernel.compile._pool import Worker
 
 __all__ = ["CompileService"]
 
@@ -72,7 +75,11 @@ class CompileService:
             running = self._pending.get(key)
             if running is None:
                 text = request.text()
-                job = {**asdict(target), "entries": request.entries, "opt_level": request.opt_level}
+                job: dict[str, Any] = {
+                    **asdict(target),
+                    "entries": request.entries,
+                    "opt_level": request.opt_level,
+                }
                 running = self._pool().submit(self._compile, request, key, text, job)
                 self._pending[key] = running
         running.add_done_callback(lambda done: _copy(done, result, request, key))
@@ -121,9 +128,9 @@ class CompileService:
             self._executor = ThreadPoolExecutor(self._num_workers, "poot-compile")
         return self._executor
 
-    def _compile(
-        self, request: CompileRequest, key: str, text: str, job: dict[str, object]
-    ) -> bytes:
+    def _compile(self, request: CompileRequest, key: str, text: str, job: dict[str, Any]) -> bytes:
+        from poot_kernel.compile._pool import WorkerDied  # not needed on a warm cache
+
         worker = self._take_worker()
         try:
             answer, data = worker.call(job, text.encode())
@@ -141,6 +148,8 @@ class CompileService:
         try:
             return self._idle.get_nowait()
         except queue.Empty:
+            from poot_kernel.compile._pool import Worker
+
             worker = Worker()
             self._workers.add(worker)
             return worker

@@ -119,23 +119,25 @@ class _Compiler:
         machine = self.machine(job["triple"], job["cpu"], job["features"], job["reloc"])
         with llvm.create_context() as context:
             module = llvm.parse_assembly(text, context)
-            module.triple = job["triple"]
-            module.data_layout = str(machine.target_data)
-            module.verify()
-            missing = set(job["entries"]) - {
-                f.name for f in module.functions if not f.is_declaration
-            }
-            if missing:
-                raise ValueError(f"entries not defined in the module: {', '.join(sorted(missing))}")
-            options = llvm.create_pipeline_tuning_options(speed_level=job["opt_level"])
-            builder = llvm.create_pass_builder(machine, options)
-            builder.getModulePassManager().run(module, builder)
-            if job["output"] == "assembly":
-                data = machine.emit_assembly(module).encode()
-            else:
-                data = machine.emit_object(module)
-            module.close()
-        return data
+            try:
+                return self._emit_module(module, machine, job)
+            finally:
+                module.close()  # before its context
+
+    def _emit_module(self, module: Any, machine: Any, job: dict[str, Any]) -> bytes:
+        llvm = self.llvm
+        module.triple = job["triple"]
+        module.data_layout = str(machine.target_data)
+        module.verify()
+        defined = {f.name for f in module.functions if not f.is_declaration}
+        if missing := set(job["entries"]) - defined:
+            raise ValueError(f"entries not defined in the module: {', '.join(sorted(missing))}")
+        options = llvm.create_pipeline_tuning_options(speed_level=job["opt_level"])
+        builder = llvm.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(module, builder)
+        if job["output"] == "assembly":
+            return machine.emit_assembly(module).encode()
+        return machine.emit_object(module)
 
     def compile(self, text: str, job: dict[str, Any]) -> bytes:
         data = self.emit(text, job)
