@@ -60,7 +60,11 @@ class Trace:
         try:
             literal = Literal(array)
         except KeyError:
-            raise DTypeError(f"a literal of NumPy dtype {array.dtype} has no poot dtype") from None
+            location = model_location()
+            raise DTypeError(
+                f"a literal of NumPy dtype {array.dtype} has no poot dtype, at {location}",
+                location=location,
+            ) from None
         return self.emit("literal", (), {"value": literal})
 
     # --- recording ---

@@ -52,7 +52,7 @@ class _Verifier:
             if value.storage is Storage.CONST and symbolic:
                 raise self._fail(f"const {value.name!r} of {value.type} has a symbolic extent")
         results = [value for _, value in (*graph.outputs, *graph.updates)]
-        self._equations(graph.inputs, graph.equations, results)
+        self._equations(graph.inputs, graph.equations, results, None)
         states = graph.states
         for name, value in graph.updates:
             if name not in states or states[name].type != value.type:
@@ -62,7 +62,11 @@ class _Verifier:
                 raise self._fail(f"an {title} is named twice")
 
     def _equations(
-        self, inputs: Sequence[Value], equations: Sequence[Equation], results: Iterable[Value]
+        self,
+        inputs: Sequence[Value],
+        equations: Sequence[Equation],
+        results: Iterable[Value],
+        region: Equation | None,
     ) -> None:
         known: dict[int, Value] = {}
         given: dict[int, Equation] = {}
@@ -86,7 +90,7 @@ class _Verifier:
                     raise self._fail(f"{value} is defined twice or is not computed", equation)
                 known[value.id] = value
         for value in results:
-            self._use(value, known, given, None)
+            self._use(value, known, given, region)
 
     def _use(
         self,
@@ -133,5 +137,5 @@ class _Verifier:
         if id(body) not in self._bodies:
             if any(value.storage is not Storage.ARGUMENT for value in body.inputs):
                 raise self._fail("the body's inputs are no arguments", equation)
-            self._equations(body.inputs, body.equations, body.outputs)
+            self._equations(body.inputs, body.equations, body.outputs, equation)
             self._bodies.add(id(body))
