@@ -1,0 +1,8 @@
+"""Makes the helper module of these tests importable (pytest runs with importlib imports)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
