@@ -43,6 +43,29 @@ class StringArray(Sequence[str]):
         for index, (start, end) in enumerate(zip(starts, ends, strict=True)):
             yield self._decode(data[start:end], index)
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Bytes of each string."""
+        return self._lengths
+
+    def to_list(self) -> list[str]:
+        """Return all strings, decoded in one go."""
+        if not len(self):
+            return []
+        # Each length's first byte becomes a separator and its other bytes go; the text between is
+        # decoded and split by two calls, which is several times faster than string by string.
+        region = self.region().copy()
+        heads = self._starts - 8 - (int(self._starts[0]) - 8)
+        keep = np.ones(len(region), dtype=np.bool_)
+        for byte in range(1, 8):
+            keep[heads + byte] = False
+        region[heads] = 0
+        try:
+            out = region[keep].tobytes().decode().split("\0")[1:]
+        except UnicodeDecodeError:
+            return list(self)  # names the string that is at fault
+        return out if len(out) == len(self) else list(self)  # a string holds a NUL itself
+
     def encoded(self, index: int) -> bytes:
         """Return the bytes of one string.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -14,13 +15,14 @@ from poot_load._json import read_object
 from poot_load._refusal import refusal
 from poot_load._safetensors import read_directory, read_safetensors
 from poot_load._store import WeightStore
+from poot_load._tokenizer import TokenizerData, load_tokenizer
 
 __all__ = ["Checkpoint", "FileFormat", "open_checkpoint"]
 
 FileFormat = Literal["gguf", "safetensors"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """What a checkpoint holds; a context manager that closes the weights.
 
@@ -34,7 +36,7 @@ class Checkpoint:
         weights: Tensors under Hugging Face's names.
         generation_config: Of generation_config.json; empty if there is none.
         chat_template: The default template, or None.
-        tokenizer_source: What a tokenizer is made from, or None: see :func:`load_tokenizer`.
+        tokenizer_source: What :attr:`tokenizer_data` is made from, or None.
         name: Name for people.
     """
 
@@ -58,6 +60,15 @@ class Checkpoint:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @cached_property
+    def tokenizer_data(self) -> TokenizerData | None:
+        """The tokenizer, or None if the checkpoint has none: then it is ids in, ids out.
+
+        Raises:
+            CheckpointError: If the data is malformed or of a kind that poot does not know.
+        """
+        return load_tokenizer(self)
 
     def close(self) -> None:
         """Close the weights; views that exist stay valid."""

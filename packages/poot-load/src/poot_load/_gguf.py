@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -263,7 +264,7 @@ class _Parser:
 
     def _refuse_overlap(self, tensors: Mapping[str, GgufTensor]) -> None:
         ordered = sorted(tensors.values(), key=lambda row: row.offset)
-        for before, after in zip(ordered, ordered[1:], strict=False):
+        for before, after in pairwise(ordered):
             if before.offset + before.num_bytes > after.offset:
                 end = before.offset + before.num_bytes
                 allowed = f"at or after {end}, where {before.name!r} ends"

@@ -77,11 +77,10 @@ def family_of(first: GgufFile) -> tuple[str, Family]:
         CheckpointError: If the file names none, or one that poot does not know.
     """
     architecture = first.metadata.get("general.architecture")
-    family = FAMILIES.get(architecture) if isinstance(architecture, str) else None
-    if family is None:
+    if not isinstance(architecture, str) or architecture not in FAMILIES:
         allowed = "one of " + ", ".join(sorted(FAMILIES))
         raise refusal(first.file.path, "'general.architecture'", architecture, allowed)
-    return architecture, family
+    return architecture, FAMILIES[architecture]
 
 
 def merge(shards: list[GgufFile]) -> GgufFile:
@@ -121,7 +120,8 @@ def config_of(gguf: GgufFile) -> dict[str, Any]:
     meta.refuse_leftovers()
     tokens = Metadata(path, gguf.metadata, "tokenizer.ggml.")
     for kind, name in _TOKEN_IDS.items():
-        if tokens.has(f"{kind}_token_id"):
+        # Converters write 2^32 - 1 where a model has no such token.
+        if tokens.raw(f"{kind}_token_id") not in {None, 0xFFFFFFFF}:
             config[f"{name}_token_id"] = tokens.integer(f"{kind}_token_id")
     return config
 

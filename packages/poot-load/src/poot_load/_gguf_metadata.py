@@ -92,6 +92,10 @@ class Metadata:
             raise refusal(self.path, self._name(key), value, f"an array of {count} bools")
         return [bool(item) for item in value]
 
+    def raw(self, key: str) -> Any:
+        """Return the value, or None if the key is absent."""
+        return self._values.get(self._name(key))
+
     def has(self, key: str) -> bool:
         """Return whether the key is there."""
         return self._name(key) in self._values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -62,10 +63,8 @@ class MappedFile:
     def close(self) -> None:
         """Unmap the file as soon as no view of it is left."""
         self.bytes = np.empty(0, dtype=np.uint8)
-        try:
+        with suppress(BufferError):  # somebody still holds a view; the map ends with it
             self._map.close()
-        except BufferError:
-            pass  # somebody still holds a view; the map ends with it
 
 
 class Cursor:
