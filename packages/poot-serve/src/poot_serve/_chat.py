@@ -10,7 +10,7 @@ from uuid import uuid4
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from poot_core import RequestError
+from poot_core import RequestError, UnsupportedError
 from poot_serve._generation import Generation, Piece
 from poot_serve._requests import ChatRequest, read_body, sampling_of
 from poot_serve._responses import chat_logprobs, usage
