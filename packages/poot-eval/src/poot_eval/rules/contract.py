@@ -28,7 +28,7 @@ def _dot_general(call: Call) -> tuple[Array, ...]:
     lead = [prod(batch)] if batch else []
     left = a.transpose(*a_batch, *a_free, *a_contract).reshape(*lead, prod(rows), inner)
     right = b.transpose(*b_batch, *b_contract, *b_free).reshape(*lead, inner, prod(columns))
-    return (np.matmul(left, right).reshape(*batch, *rows, *columns),)
+    return (np.matmul(left, right).reshape((*batch, *rows, *columns)),)
 
 
 def _dequantize(call: Call) -> tuple[Array, ...]:
