@@ -1,0 +1,240 @@
+"""Compile a graph for a target: passes, launches, repeated layers, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from poot_core import Target, UnsupportedError
+from poot_executor._layers import collapse, expand
+from poot_executor._memory import ALIGNMENT, live_launches, place
+from poot_executor._planned import Operand, PlannedLaunch, Temp
+from poot_executor._program import AttentionClass, Program, ProgramLaunch, State
+from poot_executor._schedule import Schedule, ScheduleOptions, schedule
+from poot_executor._weights import Matrix
+from poot_executor.passes import (
+    AbsorbEpilogues,
+    FormContractions,
+    FormEmbeddings,
+    InlineRegions,
+    MergeEqual,
+    PairGates,
+    RemoveDead,
+    RoundActivations,
+    SplitHalves,
+    StackSiblings,
+    choose_activation,
+)
+from poot_graph_ir import Graph, Value
+from poot_kernelgen import WeightLayout
+
+__all__ = ["Pass", "PlanOptions", "compile_graph", "pipeline", "rewrite"]
+
+Pass = Callable[[Graph], Graph]
+
+
+def _plain_layout(source: str) -> WeightLayout:
+    return WeightLayout(source=source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """Bounds and choices of a plan.
+
+    Attributes:
+        precision: ``f32`` or ``auto``.
+        max_tokens: Upper bound of T.
+        max_logits: Upper bound of L.
+        context_tokens: Longest sequence.
+        layout: Returns the device layout of a stored type.
+        query_tiles: Tokens of an attention work item: of a decode step, of any other.
+        repeat_layers: Whether equal layers are planned once.
+    """
+
+    precision: str = "auto"
+    max_tokens: int = 512
+    max_logits: int = 512
+    context_tokens: int = 2048
+    layout: Callable[[str], WeightLayout] = field(default=_plain_layout)
+    query_tiles: tuple[int, int] = (1, 8)
+    repeat_layers: bool = True
+
+    @property
+    def split(self) -> int:
+        """Keys of an attention split: 256, more where a sequence would have over 16 of them."""
+        split = 256
+        while split * 16 < self.context_tokens:
+            split *= 2
+        return split
+
+
+def pipeline(target: Target, options: PlanOptions) -> tuple[Pass, ...]:
+    """Return the passes in order; each is a record that prints as what it does."""
+    interleave = options.layout("f32").interleave
+
+    def choose(matrix: Matrix) -> Any:
+        return choose_activation(matrix, options.precision, target.features)
+
+    return (
+        InlineRegions(),
+        RemoveDead(),
+        MergeEqual(),
+        FormEmbeddings(),
+        FormContractions(),
+        SplitHalves(interleave),
+        PairGates(interleave),
+        StackSiblings(interleave),
+        AbsorbEpilogues(),
+        RoundActivations(choose),
+        RemoveDead(),
+    )
+
+
+def rewrite(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
+    """Return the graph after all passes."""
+    for each in passes:
+        graph = each(graph)
+    return graph
+
+
+def compile_graph(graph: Graph, target: Target, options: PlanOptions | None = None) -> Program:
+    """Return the program that computes one step of a graph on a target.
+
+    Args:
+        graph: A traced model with the output ``logits``.
+        target: Instruction set.
+        options: Bounds and choices.
+
+    Raises:
+        UnsupportedError: If an equation fits no kernel; names it and what is missing.
+    """
+    options = options or PlanOptions()
+    if "logits" not in dict(graph.outputs):
+        raise UnsupportedError(f"graph {graph.name!r} has no output 'logits'; nothing to plan")
+    passes = pipeline(target, options)
+    planned, launches = None, None
+    if options.repeat_layers:
+        short, runs = collapse(graph)
+        planned = _schedule(rewrite(short, passes), options)
+        launches = expand(planned.launches, planned.temps, runs)
+    if planned is None or launches is None:
+        planned = _schedule(rewrite(graph, passes), options)
+        launches = planned.launches
+    return _program(graph, target, options, planned, launches)
+
+
+def _schedule(graph: Graph, options: PlanOptions) -> Schedule:
+    max_splits = -(-options.context_tokens // options.split)
+    return schedule(
+        graph,
+        ScheduleOptions(
+            layout=options.layout,
+            query_tiles=options.query_tiles,
+            split=options.split,
+            max_splits=max_splits,
+        ),
+    )
+
+
+class _Table:
+    """Gives equal records one index."""
+
+    def __init__(self) -> None:
+        self.items: dict[Any, int] = {}
+
+    def index(self, item: Any) -> int:
+        return self.items.setdefault(item, len(self.items))
+
+
+def _program(
+    graph: Graph,
+    target: Target,
+    options: PlanOptions,
+    planned: Schedule,
+    launches: list[PlannedLaunch],
+) -> Program:
+    requests, matrices, vectors, constants = _Table(), _Table(), _Table(), _Table()
+    tables: dict[str, _Table] = {"matrix": matrices, "vector": vectors, "constant": constants}
+
+    def settle(operand: Operand) -> Operand:
+        table = tables.get(operand.kind)
+        return operand if table is None else Operand(operand.kind, table.index(operand.value))
+
+    settled = tuple(
+        ProgramLaunch(
+            variants=tuple(requests.index(request) for request in launch.requests),
+            select=launch.select,
+            role=launch.role,
+            operands=tuple(settle(operand) for operand in launch.operands),
+            symbol=launch.symbol,
+            label=launch.label,
+        )
+        for launch in launches
+    )
+    rows = {"T": options.max_tokens, "L": options.max_logits}
+    logits = dict(planned.outputs)["logits"]
+    offsets, arena_bytes = _place(launches, planned.temps, rows, logits)
+    names = {str(o.value) for x in launches for o in x.operands if o.kind == "state"}
+    states = tuple(
+        _state(name, value, planned) for name, value in graph.states.items() if name in names
+    )
+    vocab_size = int(dict(graph.outputs)["logits"].shape[-1])  # type: ignore[arg-type]
+    return Program(
+        name=graph.name,
+        target=str(target),
+        precision=options.precision,
+        rows=tuple(rows.items()),
+        requests=_items(requests),
+        launches=settled,
+        matrices=_items(matrices),
+        layouts=tuple(options.layout(m.source) for m in matrices.items),
+        vectors=_items(vectors),
+        constants=_items(constants),
+        temps=tuple(planned.temps),
+        offsets=offsets,
+        arena_bytes=arena_bytes,
+        states=states,
+        attention=tuple(
+            AttentionClass(
+                window,
+                options.split,
+                options.query_tiles,
+                -(-options.context_tokens // options.split),
+            )
+            for window in planned.windows
+        ),
+        logits=logits,
+        vocab_size=vocab_size,
+    )
+
+
+def _state(name: str, value: Value, planned: Schedule) -> State:
+    # A repeated layer's pools have the type of the template's; only roles are looked up by suffix.
+    known = planned.states.get(name)
+    if known is not None:
+        return State(name, *known)
+    suffix = name.rpartition(".")[2]
+    blocks, block_size, heads, dim = (int(d) for d in value.shape)  # type: ignore[arg-type]
+    for other, (layout, _) in planned.states.items():
+        same = (layout.num_kv_heads, layout.head_dim, layout.block_size) == (heads, dim, block_size)
+        if same and other.endswith(f".{suffix}"):
+            return State(name, layout, blocks)
+    raise AssertionError(f"no layout for state {name!r}")
+
+
+def _items(table: _Table) -> tuple[Any, ...]:
+    return tuple(table.items)
+
+
+def _place(
+    launches: list[PlannedLaunch], temps: list[Temp], rows: dict[str, int], logits: int
+) -> tuple[tuple[int, ...], int]:
+    """Place intermediates; the logits stand behind all others, so that steps rarely touch them."""
+    live = live_launches(launches, len(temps), ())
+    small = [t if i != logits else Temp(t.symbol, 0) for i, t in enumerate(temps)]
+    arena = place(small, live, rows)
+    offsets = list(arena.offsets)
+    offsets[logits] = arena.nbytes
+    size = temps[logits].row_bytes * rows[temps[logits].symbol]
+    return tuple(offsets), arena.nbytes + -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,150 @@
+"""The engine over a planned program: fills the step's buffers and makes one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poot_core import DeviceError, ShapeError
+from poot_executor._attention_work import fill_work
+from poot_executor._engine import EngineInfo, EngineOptions, StepInputs
+from poot_executor._program import Program
+from poot_executor._runner import Runner, StepKey, regime_of
+
+__all__ = ["ProgramEngine"]
+
+Int32 = NDArray[np.int32]
+Float32 = NDArray[np.float32]
+
+
+class ProgramEngine:
+    """Implements ``Engine`` over a runner.
+
+    Args:
+        program: What a step computes.
+        runner: What runs it; closed with the engine.
+        options: The options in force.
+        backend: Name of the backend.
+        device: What the device calls itself, and why it was chosen.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        runner: Runner,
+        options: EngineOptions,
+        *,
+        backend: str,
+        device: str,
+    ) -> None:
+        self.program = program
+        self.runner = runner
+        self._attention = program.attention
+        self._max = program.max_rows
+        self._num_blocks = options.num_blocks
+        self._sizes: dict[str, int] = {"T": 0, "R": 0, "L": 0}
+        self._is_decode = False
+        self._closed = False
+        self._rows: Int32 = np.zeros(0, np.int32)
+        self._info = EngineInfo(
+            backend=backend,
+            device=device,
+            vocab_size=program.vocab_size,
+            options=options,
+            weight_bytes=runner.weight_bytes,
+            state_bytes=runner.state_bytes,
+            workspace_bytes=program.arena_bytes,
+        )
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts of this engine."""
+        return self._info
+
+    def forward(self, step: StepInputs) -> None:
+        """Run one step; its logits stay readable until the next one.
+
+        Raises:
+            ShapeError: If the step is larger than what the engine was opened for, or empty.
+            DeviceError: If the engine is closed or the device fails.
+        """
+        if self._closed:
+            raise DeviceError("the engine is closed")
+        key = self.prepare_step(step)
+        self.runner.run(key, self._sizes)
+
+    def prepare_step(self, step: StepInputs) -> StepKey:
+        """Fill the step's buffers and return what chooses its launches."""
+        num_tokens, num_logits = len(step.token_ids), len(step.logit_positions)
+        num_rows = len(step.sequence_lengths)
+        self._check(step, num_tokens, num_rows, num_logits)
+        slots = self.runner.slots
+        slots["token_ids"][:num_tokens] = step.token_ids
+        slots["positions"][:num_tokens] = step.positions
+        slots["rows"][:num_tokens] = step.rows
+        slots["slot_mapping"][:num_tokens] = step.slot_mapping
+        slots["sequence_lengths"][:num_rows] = step.sequence_lengths
+        slots["block_tables"][:num_rows] = step.block_tables
+        slots["logit_positions"][:num_logits] = step.logit_positions
+        self._rows = slots["rows"][:num_tokens]
+        sizes = self._sizes
+        sizes["T"], sizes["R"], sizes["L"] = num_tokens, num_rows, num_logits
+        is_decode = num_tokens == num_rows
+        merges: list[bool] = []
+        for number, attention in enumerate(self._attention):
+            work = fill_work(
+                attention,
+                step.positions,
+                step.rows,
+                is_decode=is_decode,
+                out=self.runner.work[number],
+            )
+            sizes[f"W{number}"], sizes[f"P{number}"] = work
+            merges.append(work.max_splits > 1)
+        return StepKey(regime_of(num_tokens), regime_of(num_logits), is_decode, tuple(merges))
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Symbol values of the last step."""
+        return self._sizes
+
+    def _check(self, step: StepInputs, tokens: int, rows: int, logits: int) -> None:
+        options = self._info.options
+        if (
+            not 0 < tokens <= self._max["T"]
+            or not 0 < rows <= options.max_sequences
+            or logits > self._max["L"]
+        ):
+            raise ShapeError(
+                f"a step of {tokens} tokens, {rows} sequences and {logits} logits does not fit an "
+                f"engine of at most {self._max['T']}, {options.max_sequences} and {self._max['L']}"
+            )
+        # As unsigned numbers negative ones are too large as well.
+        if step.block_tables.view(np.uint32).max() >= self._num_blocks:
+            raise ShapeError(f"a block table names a block outside of 0..{self._num_blocks - 1}")
+        if step.positions.view(np.uint32).max() >= options.context_tokens:
+            raise ShapeError(f"a position lies outside of 0..{options.context_tokens - 1}")
+
+    def greedy(self) -> Int32:
+        """Return (L,) ids of the largest logits of the last step (lowest id on a tie)."""
+        return self.runner.greedy(self._sizes["L"])
+
+    def logits(self) -> Float32:
+        """Return (L, vocab_size) logits of the last step; a view that the next step overwrites."""
+        return self.runner.logits(self._sizes["L"])
+
+    def step_faults(self) -> Mapping[int, str]:
+        """Return the rows of the last step whose data-dependent indices left their range."""
+        flags = self.runner.take_faults("T", self._sizes["T"])
+        if flags is None:
+            return {}
+        found = np.unique(self._rows[np.flatnonzero(flags)])
+        return {int(row): "a token id or a KV slot is out of range" for row in found}
+
+    def close(self) -> None:
+        """Release memory and threads; closing twice is allowed."""
+        if not self._closed:
+            self._closed = True
+            self.runner.close()

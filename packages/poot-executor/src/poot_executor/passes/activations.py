@@ -1,0 +1,70 @@
+"""Choose what each product's left operand is rounded to, and round it where it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from poot_core import bf16, i8
+from poot_executor._rewrite import fresh_values
+from poot_executor._weights import Matrix
+from poot_graph_ir import Equation, Graph, TensorType, Value
+from poot_kernelgen import Activation
+
+__all__ = ["RoundActivations", "choose_activation"]
+
+
+def choose_activation(matrix: Matrix, precision: str, features: frozenset[str]) -> Activation:
+    """Return the activation type of a weight: from its format, shape and device, never from T.
+
+    Args:
+        matrix: The weight.
+        precision: ``f32`` or ``auto``.
+        features: Instruction-set extensions of the target.
+    """
+    if precision == "f32" or matrix.source in {"f32", "f16"}:
+        return "f32"
+    if matrix.source == "bf16":
+        return "bf16" if "avx512bf16" in features else "f32"
+    return "i8" if matrix.k % 32 == 0 else "f32"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundActivations:
+    """Add ``quantise`` equations (attribute ``kind``) before products with rounded operands.
+
+    Attributes:
+        choose: Returns the activation type of a weight.
+    """
+
+    choose: Callable[[Matrix], Activation]
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph in which each contraction has the attribute ``activation``."""
+        fresh = fresh_values(graph)
+        rounded: dict[tuple[int, str], Value] = {}
+        equations: list[Equation] = []
+        for equation in graph.equations:
+            if equation.op != "contract":
+                equations.append(equation)
+                continue
+            matrix: Any = equation.attributes["matrix"]
+            activation = self.choose(matrix)
+            x = equation.inputs[0]
+            if activation != "f32":
+                key = (x.id, activation)
+                if key not in rounded:
+                    kind = TensorType(x.shape, i8 if activation == "i8" else bf16)
+                    rounded[key] = fresh(kind)
+                    equations.append(
+                        Equation(
+                            "quantise", (x,), (rounded[key],), {"kind": activation}, None,
+                            equation.scope, equation.location,
+                        )
+                    )  # fmt: skip
+                x = rounded[key]
+            attributes = {**equation.attributes, "activation": activation}
+            inputs = (x, *equation.inputs[1:])
+            equations.append(replace(equation, inputs=inputs, attributes=attributes))
+        return replace(graph, equations=tuple(equations))
