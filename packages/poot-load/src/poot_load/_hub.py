@@ -10,8 +10,16 @@ from poot_core import CheckpointError
 __all__ = ["resolve_model"]
 
 _HUB_ID = re.compile(r"^(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<file>[\w./-]+))?$", re.ASCII)
-_WANTED = ["*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json"]
-_WANTED += ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json"]
+_WANTED = [
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+]
 
 
 def resolve_model(name: str | Path) -> Path:

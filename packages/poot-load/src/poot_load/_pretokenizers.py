@@ -47,7 +47,8 @@ _GPT4O = (
     rf"{_CASED}{_UPPER}*{_LOWER}+{_ENGLISH}?|{_CASED}{_UPPER}+{_LOWER}*{_ENGLISH}?"
     rf"|\p{{N}}{{1,3}}|{_OTHER_SLASH}|{_SPACES}"
 )
-_PUNCTUATED = r" ?[^(\s|[.,!?…。，、।۔،])]+"
+# Escapes stand for marks that look like ASCII ones.
+_PUNCTUATED = r" ?[^(\s|[.,!?…。\x{FF0C}、।\x{06D4}،])]+"
 _DEEPSEEK3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
@@ -58,7 +59,7 @@ _digits = Scheme((r"\p{N}", _GPT2))
 _llama3 = Scheme((_LLAMA3,), ignore_merges=True, add_bos=True)
 _cl100k = Scheme((_LLAMA3,))
 _qwen2 = Scheme((_QWEN2,), nfc=True)
-_deepseek3 = Scheme((r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3))
+_deepseek3 = Scheme((r"\p{N}{1,3}", r"[一-龥぀-ゟ\x{30A0}-ヿ]+", _DEEPSEEK3))
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {

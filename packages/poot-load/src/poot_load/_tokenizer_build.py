@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from poot_load._token_bytes import SPACE
 from poot_load._vocabulary import TokenType, Vocabulary
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["build_tokenizer", "make_partial_encoder"]
 
-SPACE = "\u2581"  # sentencepiece's visible space
 Pairs = list[tuple[str, str]]
 
 # Pieces that sentencepiece never makes by merging.
