@@ -68,5 +68,5 @@ def test_levels_choose_the_scheduling_model() -> None:
 
 
 def test_unknown_combinations_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="vulkan:spirv1.6"):
+    with pytest.raises(UnsupportedError, match="vulkan:spirv"):
         llvm_target("llvm-host-object", Target("vulkan", "spirv1.6"))

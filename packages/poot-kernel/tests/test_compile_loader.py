@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import random
 import struct
 from pathlib import Path
 
@@ -116,17 +118,13 @@ def test_any_truncation_is_one_clean_error(objects: dict[str, bytes]) -> None:
 
 
 def test_random_damage_never_escapes(objects: dict[str, bytes]) -> None:
-    import random
-
     rng = random.Random(7)
     for _ in range(300):
         data = bytearray(objects["host"])
         for _ in range(rng.randint(1, 4)):
             data[rng.randrange(len(data))] = rng.randrange(256)
-        try:
+        with contextlib.suppress(CompileError):
             load_objects([bytes(data)], host_arch())
-        except CompileError:
-            pass
 
 
 def test_an_unknown_relocation_is_named() -> None:

@@ -297,3 +297,26 @@ def test_a_closed_service_still_answers_hits_and_refuses_misses(tmp_path: Path) 
     assert call(service.compile([request_of(add_constant(1), "f")])[0], 1) == 2
     with pytest.raises(CompileError, match="closed"):
         service.compile([request_of(add_constant(2), "f")])
+
+
+def test_released_workers_come_back_when_needed(service: CompileService) -> None:
+    service.compile([request_of(add_constant(1), "f")])
+    service.release_workers()
+    assert service.worker_pids() == ()
+    assert call(service.compile([request_of(add_constant(2), "f")])[0], 1) == 3
+
+
+def test_a_failed_modules_ir_outlives_a_private_cache() -> None:
+    program = """
+        from poot_core import CompileError, Settings
+        from poot_kernel.compile import CompileRequest, CompileService, host_target
+        try:
+            CompileService(Settings()).compile([CompileRequest(
+                kind="llvm-host-object", ir="not IR", target=host_target(Settings()),
+                entries=("f",))])
+        except CompileError as error:
+            print(error.path)
+    """
+    path = Path(run_program(program).stdout.strip())
+    assert path.read_text() == "not IR"
+    path.unlink()

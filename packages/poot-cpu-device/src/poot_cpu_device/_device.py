@@ -60,12 +60,13 @@ class CpuDevice:
     def __init__(
         self, settings: Settings, threads: int | None, *, service: CompileService | None
     ) -> None:
-        num_threads = threads or settings.threads or team_size()
+        asked = settings.threads if threads is None else threads
+        num_threads = team_size() if asked is None else asked
         if num_threads < 1:
             raise DeviceError(f"a host device needs 1 thread at least, got {num_threads}")
         self.target: Target = host_target(settings)
         self._owns_service = service is None
-        self.service = service or CompileService(settings)
+        self.service = service if service is not None else CompileService(settings)
         self._runtime = load_runtime(self.service, self.target)
         self._team = ThreadTeam(self._runtime, num_threads)
         self._closed = False
@@ -159,14 +160,14 @@ class CpuDevice:
         sequence = cast("CpuSequence", prepared)
         self.run(sequence, sizes)
         sequence.record_stamps(enabled=True)
-        samples: list[NDArray[np.int64]] = []
         try:
+            stamps: list[NDArray[np.int64]] = []
             for _ in range(repeat):
                 self.run(sequence, sizes)
-                samples.append(sequence.durations())
+                stamps.append(sequence.stamps())
         finally:
             sequence.record_stamps(enabled=False)
-        return self._team.seconds(np.median(np.stack(samples), axis=0))
+        return self._team.seconds(np.median(sequence.durations(np.stack(stamps)), axis=0))
 
     def read_bandwidth_gb_s(self, nbytes: int, *, repeat: int = 5) -> float:
         """Return how fast the team reads ``nbytes`` (rounded up to 32 KiB) of random data, GB/s."""

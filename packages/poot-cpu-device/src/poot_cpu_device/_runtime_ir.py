@@ -207,7 +207,10 @@ stored{axis}:
 
 
 def _walk() -> str:
-    """All launches of a step, as one thread sees them."""
+    """All launches of a step, as one thread sees them.
+
+    A timed step meets once before its first launch, so that waking the team counts to none.
+    """
     return f"""
 declare i64 @llvm.umax.i64(i64, i64)
 declare i64 @llvm.umin.i64(i64, i64)
@@ -221,12 +224,15 @@ entry:
   %timed = icmp ne ptr %stamps, null
   %stamping = and i1 %first, %timed
   %alone = icmp eq i64 %threads, 1
+  %several = icmp ne i64 %threads, 1
+  %gather = and i1 %timed, %several
+  %immediate = xor i1 %gather, true
   %shares = shl i64 %threads, 1
   br label %head
 head:
   %i = phi i64 [ 0, %entry ], [ %i1, %following ]
-  %any.before = phi i1 [ false, %entry ], [ %any.now, %following ]
-  %serial.before = phi i1 [ true, %entry ], [ %serial.now, %following ]
+  %any.before = phi i1 [ %gather, %entry ], [ %any.now, %following ]
+  %serial.before = phi i1 [ %immediate, %entry ], [ %serial.now, %following ]
   %more = icmp ult i64 %i, %count
   br i1 %more, label %launch, label %done
 launch:

@@ -88,20 +88,23 @@ class CpuSequence:
         """Make steps record when each launch starts, or stop that."""
         self._record[_layout.Prepared.STAMPS // 8] = _address(self._stamps) if enabled else 0
 
-    def durations(self) -> Words:
-        """Return (num_launches,) ticks that each launch of the last recorded step took.
+    def stamps(self) -> Words:
+        """Return (num_launches + 1,) ticks at which launches of the last recorded step began."""
+        return self._stamps.copy()
+
+    def durations(self, stamps: Words) -> Words:
+        """Return (repeats, num_launches) ticks that each launch took.
 
         The barrier after a launch counts to it, also across launches without tiles.
+
+        Args:
+            stamps: (repeats, num_launches + 1) stamps of steps with the sizes of the last one.
         """
-        ticks = np.diff(self._stamps)
-        empty = self._table[:, _layout.Launch.TILES // 8] == 0
-        last: int | None = None
-        for number in range(len(ticks)):
-            if not empty[number]:
-                last = number
-            elif last is not None:
-                ticks[last] += ticks[number]
-                ticks[number] = 0
+        began = stamps[:, :-1].copy()
+        full = np.flatnonzero(self._table[:, _layout.Launch.TILES // 8])
+        ended = np.concatenate([stamps[:, full[1:]], stamps[:, -1:]], axis=1)
+        ticks = np.zeros_like(began)
+        ticks[:, full] = ended[:, : len(full)] - began[:, full]
         return ticks
 
     def tiles(self) -> Words:

@@ -26,7 +26,7 @@ _CALIBRATION_S = 2e-3
 _SCRATCH_GAP_BYTES = 4096 + 128  # threads' scratch must not share cache sets or fetched line pairs
 
 _teams: weakref.WeakSet[ThreadTeam] = weakref.WeakSet()
-_ticks_per_second: float | None = None
+_first_reading: tuple[float, int] | None = None  # seconds, ticks
 
 
 class ThreadTeam:
@@ -39,7 +39,7 @@ class ThreadTeam:
     def __init__(self, runtime: Runtime, num_threads: int) -> None:
         self._runtime = runtime
         self.num_threads = num_threads
-        self._ticks_per_second = _calibrate(runtime)
+        self._ticks_per_second = _tick_rate(runtime)
         self._scratch = allocate_bytes(0, "scratch")
         self._scratch_bytes = -1
         self._closed = False
@@ -87,7 +87,7 @@ class ThreadTeam:
 
     def seconds(self, ticks: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, Any]:
         """Return durations in seconds of durations in stamp ticks."""
-        return ticks / self._ticks_per_second
+        return ticks / _tick_rate(self._runtime)
 
     def close(self) -> None:
         """End the threads and wait for them; closing twice is allowed."""
@@ -123,15 +123,15 @@ class ThreadTeam:
             self.close()
 
 
-def _calibrate(runtime: Runtime) -> float:
-    """Return stamp ticks per second, measured once a process."""
-    global _ticks_per_second
-    if _ticks_per_second is None:
-        start, first = time.perf_counter(), runtime.ticks()
-        while (elapsed := time.perf_counter() - start) < _CALIBRATION_S:
-            pass
-        _ticks_per_second = (runtime.ticks() - first) / elapsed
-    return _ticks_per_second
+def _tick_rate(runtime: Runtime) -> float:
+    """Return stamp ticks per second, over all the time since this was first asked."""
+    global _first_reading
+    if _first_reading is None:
+        _first_reading = (time.perf_counter(), runtime.ticks())
+    start, first = _first_reading
+    while (elapsed := time.perf_counter() - start) < _CALIBRATION_S:
+        pass
+    return (runtime.ticks() - first) / elapsed
 
 
 def _close_all() -> None:

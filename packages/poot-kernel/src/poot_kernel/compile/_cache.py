@@ -51,7 +51,6 @@ class KernelCache:
         The first opening of a root in a process prunes it.
         """
         self._shared_root = settings.kernel_cache_dir
-        self._root: Path | None = None
         self._epoch = ""
         self._prefix = ""
         self._refreshed = -_REFRESH_SECONDS
@@ -66,12 +65,22 @@ class KernelCache:
         self._open()
         return Path(self._prefix)
 
-    @property
-    def failed_directory(self) -> Path:
-        """Where sources of failed compilations are kept."""
-        self._open()
-        assert self._root is not None
-        return self._root / "failed"
+    def keep_failed(self, name: str, text: str) -> Path | None:
+        """Keep the source of a failed compilation and return where, or None if nowhere.
+
+        It outlives the process: under a shared root for a day, else among temporary files.
+        """
+        import tempfile
+
+        folders = [Path(tempfile.gettempdir()) / "poot-failed"]
+        if self._shared_root is not None:
+            folders.insert(0, self._shared_root / "failed")
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(text)
+                return folder / name
+        return None
 
     def get(self, kind: str, key: str) -> bytes | None:
         """Return the blob, or None if there is none that is whole."""
@@ -141,7 +150,6 @@ class KernelCache:
             self._pid = os.getpid()
             root = Path(tempfile.mkdtemp(prefix="poot-kernels-"))
             atexit.register(_remove_own, root, self._pid)
-        self._root = root
         self._prefix = os.path.join(root, self._epoch, "")
         try:
             self._create_epoch()
@@ -168,7 +176,7 @@ class KernelCache:
             self._warned = True
             _logger.warning(
                 "kernel cache %s cannot be written (%s); kernels are compiled anew in each process",
-                self._root,
+                self._prefix,
                 error.strerror or error,
             )
 

@@ -97,15 +97,20 @@ class CompileService:
         return [future.result() for future in futures]
 
     def close(self) -> None:
-        """End the workers; closing twice is allowed."""
+        """End the workers and take no more work; closing twice is allowed."""
+        self._closed = True
+        self.release_workers()
+
+    def release_workers(self) -> None:
+        """End the workers once they are done, for their memory; a later miss starts new ones."""
         with self._lock:
-            self._closed = True
             executor, self._executor = self._executor, None
         if executor is not None:
-            executor.shutdown(wait=True, cancel_futures=True)
+            executor.shutdown(wait=True, cancel_futures=self._closed)
         for worker in self._workers:
             worker.close()
         self._workers.clear()
+        self._idle = queue.SimpleQueue()
 
     def __enter__(self) -> CompileService:
         return self
@@ -155,18 +160,13 @@ class CompileService:
             return worker
 
     def _failure(self, request: CompileRequest, key: str, text: str, what: str) -> CompileError:
-        path = self.cache.failed_directory / f"{key[:16]}.ll"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            where = f"; its IR is kept at {path}"
-        except OSError as error:
-            where = f"; its IR could not be kept ({error.strerror})"
+        path = self.cache.keep_failed(f"{key[:16]}.ll", text)
+        where = f"its IR is kept at {path}" if path is not None else "its IR could not be kept"
         names = ", ".join(request.entries)
         return CompileError(
-            f"compiling {names!r} for {request.target} failed: {what}{where}",
+            f"compiling {names!r} for {request.target} failed: {what}; {where}",
             target=str(request.target),
-            path=str(path),
+            path=None if path is None else str(path),
         )
 
     def after_fork(self) -> None:
