@@ -8,7 +8,9 @@ from llm_tokenizers import TEXT, byte_level, sentencepiece
 from tokenizers import decoders, models
 
 from poot_llm import SamplingParams
-from poot_llm.text import StopMatcher, TextStream, TokenBytes, decode_all, make_detokenizer
+from poot_llm._detokenizer import BytesDetokenizer, WindowDetokenizer
+from poot_llm._token_bytes import TokenBytes
+from poot_llm.text import StopMatcher, TextStream, decode_all
 
 BYTE_LEVEL = functools.cache(byte_level)
 KINDS = {
@@ -19,9 +21,11 @@ KINDS = {
 
 
 def make(backend, *, skips_special=True, continues=False, window=False):
-    table = None if window else TokenBytes.of(backend)
-    assert window or table is not None
-    return make_detokenizer(backend, table, skips_special=skips_special, continues=continues)
+    if window:
+        return WindowDetokenizer(backend, skips_special=skips_special)
+    table = TokenBytes.of(backend)
+    assert table is not None
+    return BytesDetokenizer(table, skips_special=skips_special, continues=continues)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,8 +109,7 @@ def test_other_decoders_are_decoded_in_windows() -> None:
     backend.decoder = decoders.WordPiece()
     assert TokenBytes.of(backend) is None
     ids = [0, 1, 2, 3, 4] * 20
-    detokenizer = make_detokenizer(backend, None, skips_special=True, continues=False)
-    assert decode_all(detokenizer, ids) == backend.decode(ids)
+    assert decode_all(make(backend, window=True), ids) == backend.decode(ids)
 
 
 def _reference_stop(text: str, stops: list[str]) -> tuple[str, bool]:

@@ -10,12 +10,12 @@ import codecs
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from poot_llm._token_bytes import TokenBytes, special_ids
+from poot_llm._token_bytes import TokenTable, special_ids
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
-__all__ = ["Detokenizer", "decode_all", "make_detokenizer"]
+__all__ = ["BytesDetokenizer", "Detokenizer", "WindowDetokenizer", "decode_all"]
 
 _WINDOW = 16
 """Tokens after which a window is given out though its end looks like half a character."""
@@ -42,7 +42,7 @@ class BytesDetokenizer:
         continues: The text goes on from a prompt, so that its first space is kept.
     """
 
-    def __init__(self, table: TokenBytes, *, skips_special: bool, continues: bool) -> None:
+    def __init__(self, table: TokenTable, *, skips_special: bool, continues: bool) -> None:
         self._table = table
         self._skipped = table.special_ids if skips_special else frozenset[int]()
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
@@ -104,15 +104,6 @@ class WindowDetokenizer:
 
     def _decode(self, ids: list[int]) -> str:
         return self._backend.decode(ids, skip_special_tokens=self._skips_special)
-
-
-def make_detokenizer(
-    backend: Backend, table: TokenBytes | None, *, skips_special: bool, continues: bool
-) -> Detokenizer:
-    """Return the detokenizer that fits a tokenizer's decoder."""
-    if table is None:
-        return WindowDetokenizer(backend, skips_special=skips_special)
-    return BytesDetokenizer(table, skips_special=skips_special, continues=continues)
 
 
 def decode_all(detokenizer: Detokenizer, token_ids: Iterable[int]) -> str:

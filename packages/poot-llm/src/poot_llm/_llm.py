@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from poot_llm._request import Request, TokenEvent
 from poot_llm._sampling_params import SamplingParams
 from poot_llm._text_stream import TextStream
 from poot_llm._tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from poot_llm._open import OpenedModel, OpenOptions
 
 __all__ = ["LLM", "Prompt"]
 
@@ -43,6 +46,11 @@ class LLM:
         context: Longest sequence in tokens; None takes 4096, or less where the model ends earlier.
         max_sequences: Most sequences in one step.
         max_step_tokens: Most tokens in one step, that is the longest piece of a prompt.
+
+    Attributes:
+        tokenizer: The checkpoint's tokenizer, or None where it has none.
+        generation_config: The checkpoint's own sampling defaults, as they stand in its file.
+        load_s: Seconds that opening took.
 
     Raises:
         CheckpointError: If the checkpoint is malformed.
@@ -77,37 +85,50 @@ class LLM:
             max_sequences=max_sequences,
             max_step_tokens=max_step_tokens,
         )
-        opened = open_model(model, options)
-        self._start(opened.engine, opened.tokenizer, opened.eos_token_ids, opened.resources)
+        self._start(open_model(model, options))
+
+    @classmethod
+    def open(cls, model: str | Path, options: OpenOptions) -> Self:
+        """Return an LLM over a checkpoint, with options in one record."""
+        from poot_llm._open import open_model
+
+        llm = cls.__new__(cls)
+        llm._start(open_model(model, options))
+        return llm
 
     @classmethod
     def from_engine(
         cls, engine: Engine, *, tokenizer: Tokenizer | None = None, eos_token_ids: Iterable[int] = ()
     ) -> Self:
         """Return an LLM over an engine that is open already; closing it closes the engine."""
-        llm = cls.__new__(cls)
+        from poot_llm._open import OpenedModel
+
         resources = ExitStack()
         resources.callback(engine.close)
-        llm._start(engine, tokenizer, eos_token_ids, resources)
+        llm = cls.__new__(cls)
+        llm._start(
+            OpenedModel(
+                engine=engine,
+                tokenizer=tokenizer,
+                eos_token_ids=frozenset(eos_token_ids),
+                resources=resources,
+            )
+        )
         return llm
 
-    def _start(
-        self,
-        engine: Engine,
-        tokenizer: Tokenizer | None,
-        eos_token_ids: Iterable[int],
-        resources: ExitStack,
-    ) -> None:
-        self.tokenizer = tokenizer
-        self._engine = engine
-        self._resources = resources
+    def _start(self, opened: OpenedModel) -> None:
+        self.tokenizer = opened.tokenizer
+        self.generation_config = opened.generation_config
+        self.load_s = opened.load_s
+        self._engine = opened.engine
+        self._resources = opened.resources
         self._is_closed = False
         self._lock = RLock()
         self._inbox: dict[int, deque[TokenEvent]] = {}
         try:
-            self._driver = Driver(engine, eos_token_ids=eos_token_ids)
+            self._driver = Driver(opened.engine, eos_token_ids=opened.eos_token_ids)
         except BaseException:
-            resources.close()
+            opened.resources.close()
             raise
 
     @property
@@ -148,7 +169,7 @@ class LLM:
             continues=True,
         )
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[Delta, None, None]:
         """Return an iterator of what comes, as it comes; closing it cancels the rest.
 
         Raises:
@@ -186,10 +207,16 @@ class LLM:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
-    ) -> Iterator[Delta]:
+    ) -> Generator[Delta, None, None]:
         """Return the assistant's answer as it comes; closing the iterator cancels the rest."""
         ids = self.chat_ids(messages, tools=tools, variables=variables)
         return self._stream(ids, params, continues=False)
+
+    def stream_ids(
+        self, prompt_ids: Sequence[int], params: SamplingParams | None = None
+    ) -> Generator[Delta, None, None]:
+        """Return the assistant's answer to a prompt that ``chat_ids`` made, as it comes."""
+        return self._stream(list(prompt_ids), params, continues=False)
 
     def chat_ids(
         self,
@@ -336,13 +363,13 @@ class LLM:
 
     def _stream(
         self, ids: list[int], params: SamplingParams | None, *, continues: bool
-    ) -> Iterator[Delta]:
+    ) -> Generator[Delta, None, None]:
         params = params or SamplingParams()
         with self._opened():
             self._driver.check(Request(prompt_ids=ids, params=params))
         self._open_stream(params, continues=continues)
 
-        def deltas() -> Iterator[Delta]:
+        def deltas() -> Generator[Delta, None, None]:
             answer = self._begin(ids, params, continues=continues)
             try:
                 while answer.finish_reason is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from poot_llm._tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from poot_executor import Engine, EngineOptions
-    from poot_load import Checkpoint
+    from poot_load import Checkpoint, TokenizerData
     from poot_models import KVLayer, Model
 
 __all__ = ["OpenOptions", "OpenedModel", "engine_options", "open_model", "read_model", "read_tokenizer"]
@@ -46,17 +46,17 @@ class OpenedModel:
         engine: The engine.
         tokenizer: The tokenizer, or None where the checkpoint has none.
         eos_token_ids: Tokens that end an answer.
-        generation_config: The checkpoint's own sampling defaults.
         resources: Closes all of it.
+        generation_config: The checkpoint's own sampling defaults.
         load_s: Seconds that opening took.
     """
 
     engine: Engine
     tokenizer: Tokenizer | None
     eos_token_ids: frozenset[int]
-    generation_config: dict[str, Any]
     resources: ExitStack
-    load_s: float
+    generation_config: dict[str, Any] = field(default_factory=dict[str, Any])
+    load_s: float = 0.0
 
 
 def open_model(path: str | Path, options: OpenOptions) -> OpenedModel:
@@ -88,19 +88,19 @@ def open_model(path: str | Path, options: OpenOptions) -> OpenedModel:
         return OpenedModel(
             engine=engine,
             tokenizer=tokenizer,
-            eos_token_ids=end_token_ids(checkpoint, model),
+            eos_token_ids=end_token_ids(checkpoint, model, tokenizer),
             generation_config=checkpoint.generation_config,
             resources=resources.pop_all(),
             load_s=perf_counter() - start,
         )
 
 
-def read_model(path: str | Path) -> tuple[Checkpoint, Model]:
+def read_model(name: str | Path) -> tuple[Checkpoint, Model]:
     """Return a checkpoint, to be closed by the caller, and its model, without any engine."""
-    from poot_load import open_checkpoint
+    from poot_load import open_checkpoint, resolve_model
     from poot_models import load_family
 
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_checkpoint(resolve_model(name))
     try:
         return checkpoint, load_family(checkpoint)
     except BaseException:
@@ -112,22 +112,42 @@ def read_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
     """Return the tokenizer of a checkpoint, or None where it has none."""
     from poot_load import load_tokenizer
 
-    loaded = load_tokenizer(checkpoint)
-    if loaded is None:
+    data = load_tokenizer(checkpoint)
+    if data is None:
         return None
     return Tokenizer(
-        loaded.backend,
-        special_tokens=loaded.special_tokens,
+        data,
+        special_tokens=special_tokens(checkpoint, data),
         chat_template=checkpoint.chat_template,
+        # A GGUF spells its tokens itself; a tokenizer.json may have any decoder.
+        is_spelled=checkpoint.file_format == "gguf",
     )
 
 
-def end_token_ids(checkpoint: Checkpoint, model: Model) -> frozenset[int]:
-    """Return the tokens that end an answer: generation_config.json goes before config.json."""
+def special_tokens(checkpoint: Checkpoint, data: TokenizerData) -> dict[str, str]:
+    """Return the texts of special tokens under the names that chat templates use."""
+    ids = {"bos": data.bos_id, "eos": next(iter(data.eos_ids), None), "pad": data.pad_id}
+    texts = {f"{kind}_token": data.token_text(i) for kind, i in ids.items() if i is not None}
+    # tokenizer_config.json goes before ids: a template is written against it.
+    settings: dict[str, Any] = getattr(checkpoint.tokenizer_source, "settings", {})
+    for kind in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        value = settings.get(kind)
+        text = value.get("content") if isinstance(value, dict) else value  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        if isinstance(text, str):
+            texts[kind] = text
+    return texts
+
+
+def end_token_ids(checkpoint: Checkpoint, model: Model, tokenizer: Tokenizer | None) -> frozenset[int]:
+    """Return the tokens that end an answer.
+
+    generation_config.json goes before config.json; a GGUF's vocabulary marks further ones.
+    """
     found = checkpoint.generation_config.get("eos_token_id")
-    if found is None:
-        return frozenset(model.eos_token_ids)
-    return frozenset([found] if isinstance(found, int) else found)
+    ids = set(model.eos_token_ids) if found is None else {found} if isinstance(found, int) else {*found}
+    if tokenizer is not None and checkpoint.file_format == "gguf":
+        ids |= set(tokenizer.end_ids)
+    return frozenset(ids)
 
 
 def engine_options(model: Model, options: OpenOptions, settings: Settings) -> EngineOptions:

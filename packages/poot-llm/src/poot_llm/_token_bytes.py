@@ -9,12 +9,59 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
+    from poot_load import TokenizerData
     from tokenizers import Tokenizer as Backend
 
-__all__ = ["TokenBytes"]
+__all__ = ["DataBytes", "TokenBytes", "TokenTable"]
+
+
+class TokenTable(Protocol):
+    """What a detokenizer needs to know of a vocabulary."""
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Control tokens, which a reader does not want to see."""
+        ...
+
+    @property
+    def strips_spaces(self) -> int:
+        """Spaces that are taken off the front of a text."""
+        ...
+
+    def bytes_of(self, token_id: int, *, is_first: bool = False) -> bytes:
+        """Return the bytes of a token; none for an id that names no token."""
+        ...
+
+
+class DataBytes:
+    """Bytes of tokens by a checkpoint's own vocabulary, for which no tokenizer need be built."""
+
+    strips_spaces = 0  # done where the first token is spelled
+
+    def __init__(self, data: TokenizerData) -> None:
+        self._data = data
+        self._cache: dict[int, bytes] = {}
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Control tokens, which a reader does not want to see."""
+        return self._data.special_ids
+
+    def bytes_of(self, token_id: int, *, is_first: bool = False) -> bytes:
+        """Return the bytes of a token; none for an id that names no token."""
+        found = self._cache.get(token_id)
+        if found is None:
+            try:
+                found = self._data.token_bytes(token_id)
+            except IndexError:  # logits may be wider than the vocabulary
+                found = b""
+            self._cache[token_id] = found
+        if is_first and found.startswith(b" ") and not self._data.decode([token_id])[:1] == " ":
+            return found[1:]
+        return found
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from poot_core import RequestError, UnsupportedError
 
-from poot_llm._detokenizer import Detokenizer, decode_all, make_detokenizer
-from poot_llm._token_bytes import TokenBytes
+from poot_llm._detokenizer import (
+    BytesDetokenizer,
+    Detokenizer,
+    WindowDetokenizer,
+    decode_all,
+)
+from poot_llm._token_bytes import DataBytes, TokenBytes, TokenTable
 
 if TYPE_CHECKING:
+    from poot_load import TokenizerData
     from tokenizers import Tokenizer as Backend
 
     from poot_llm._template import ChatTemplate
@@ -20,28 +26,51 @@ __all__ = ["Tokenizer"]
 
 
 class Tokenizer:
-    """Wraps a ``tokenizers.Tokenizer``.
+    """Text to ids and back.
 
     Args:
-        backend: The tokenizer; its post-processor holds the BOS rule.
+        source: A checkpoint's tokenizer data, or a bare ``tokenizers.Tokenizer``, whose post-processor
+            then holds the BOS rule.
         special_tokens: Texts of ``bos_token``, ``eos_token`` and the like, for chat templates.
         chat_template: Jinja source, or None where the checkpoint has none.
+        is_spelled: Whether the source's ``token_bytes`` is to be used, which needs no tokenizer built;
+            otherwise the tokenizer's own decoder says what its tokens stand for.
     """
 
     def __init__(
         self,
-        backend: Backend,
+        source: TokenizerData | Backend,
         *,
         special_tokens: Mapping[str, str] | None = None,
         chat_template: str | None = None,
+        is_spelled: bool = False,
     ) -> None:
-        self.backend = backend
+        self._source = source
+        self._is_spelled = is_spelled
         self.special_tokens = dict(special_tokens or {})
         self.chat_template = chat_template
 
+    @property
+    def backend(self) -> Backend:
+        """The whole tokenizer; built or loaded when first asked for."""
+        return getattr(self._source, "tokenizer", self._source)  # pyright: ignore[reportReturnType]
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids; a model's logits may be wider."""
+        found = getattr(self._source, "vocab_size", None)
+        return self.backend.get_vocab_size() if found is None else found
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that the vocabulary marks as ends; none are known of a bare tokenizer."""
+        return getattr(self._source, "eos_ids", ())
+
     @cached_property
-    def token_bytes(self) -> TokenBytes | None:
+    def table(self) -> TokenTable | None:
         """Bytes of tokens, where the decoder works token by token."""
+        if self._is_spelled:
+            return DataBytes(cast("TokenizerData", self._source))
         return TokenBytes.of(self.backend)
 
     def encode(self, text: str, *, adds_special: bool = True) -> list[int]:
@@ -61,7 +90,8 @@ class Tokenizer:
                 f"the text is not valid Unicode: {error.reason} at character {error.start}",
                 field="prompt",
             ) from error
-        return self.backend.encode(text, add_special_tokens=adds_special).ids
+        encoded = self._source.encode(text, add_special_tokens=adds_special)
+        return encoded if isinstance(encoded, list) else encoded.ids
 
     def decode(
         self, token_ids: Iterable[int], *, skips_special: bool = True, continues: bool = False
@@ -77,9 +107,9 @@ class Tokenizer:
             skips_special: Leave control tokens out.
             continues: The text goes on from a prompt, so a first space is kept.
         """
-        return make_detokenizer(
-            self.backend, self.token_bytes, skips_special=skips_special, continues=continues
-        )
+        if self.table is None:
+            return WindowDetokenizer(self.backend, skips_special=skips_special)
+        return BytesDetokenizer(self.table, skips_special=skips_special, continues=continues)
 
     @cached_property
     def template(self) -> ChatTemplate:

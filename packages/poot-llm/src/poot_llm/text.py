@@ -1,10 +1,10 @@
 """The text side of generation, usable without an engine: what a server runs in its own process."""
 
-from poot_llm._detokenizer import Detokenizer, decode_all, make_detokenizer
+from poot_llm._detokenizer import Detokenizer, decode_all
 from poot_llm._stop import StopMatcher
 from poot_llm._template import ChatTemplate, TemplateLimits
 from poot_llm._text_stream import TextStream
-from poot_llm._token_bytes import TokenBytes
+from poot_llm._token_bytes import TokenTable
 from poot_llm._tokenizer import Tokenizer
 
 __all__ = [
@@ -13,8 +13,7 @@ __all__ = [
     "StopMatcher",
     "TemplateLimits",
     "TextStream",
-    "TokenBytes",
+    "TokenTable",
     "Tokenizer",
     "decode_all",
-    "make_detokenizer",
 ]

@@ -1,0 +1,211 @@
+"""The commands and their options; what a command does is imported when it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    rich_markup_mode=None,  # rich takes as long to import as everything else here
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+    help="Run a language model on this machine. --debug after any command shows tracebacks.",
+)
+
+Model = Annotated[str, typer.Argument(help="A GGUF file or a directory of safetensors.")]
+Backend = Annotated[str, typer.Option(help="auto, oracle or the name of a device.")]
+Precision = Annotated[str, typer.Option(help="auto (fastest of checked accuracy) or f32.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the host CPU.")]
+Context = Annotated[int | None, typer.Option(min=1, help="Longest sequence in tokens.")]
+Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document.")]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer.")]
+TopK = Annotated[int, typer.Option(min=-1, help="Draw from the k most likely tokens; 0 from all.")]
+TopP = Annotated[float, typer.Option(help="Draw from the most likely tokens up to this mass.")]
+MinP = Annotated[float, typer.Option(help="Drop tokens less likely than this times the best.")]
+Repetition = Annotated[float, typer.Option(help="Above 1, tokens seen before weigh less.")]
+Presence = Annotated[float, typer.Option(help="Taken off the logits of tokens of the answer.")]
+Frequency = Annotated[float, typer.Option(help="The same for each time a token stands there.")]
+Seed = Annotated[int | None, typer.Option(help="Makes a drawn answer repeatable.")]
+Stop = Annotated[list[str] | None, typer.Option(help="Text that ends the answer; repeatable.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"poot {version('poot-llm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Hold the options that stand before a command."""
+
+
+@app.command()
+def generate(
+    model: Model,
+    prompt: Annotated[str | None, typer.Argument(help="Text; - or none reads stdin.")] = None,
+    prompt_ids: Annotated[str | None, typer.Option(help="Token ids, such as 1,2,3.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Apply the chat template.")] = False,
+    system: Annotated[str | None, typer.Option(help="System message, with --chat.")] = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: Repetition = 1.0,
+    presence_penalty: Presence = 0.0,
+    frequency_penalty: Frequency = 0.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the end.")] = False,
+    backend: Backend = "auto",
+    precision: Precision = "auto",
+    threads: Threads = None,
+    context: Context = None,
+    json: Json = False,
+) -> None:
+    """Continue a text, or answer it with --chat."""
+    from poot_llm._sampling_params import SamplingParams
+    from poot_llm.cli._generate import run_generate
+
+    params = SamplingParams(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        seed=seed,
+        max_tokens=max_tokens,
+        stop=tuple(stop or ()),
+        ignore_eos=ignore_eos,
+    )
+    run_generate(
+        model,
+        prompt,
+        prompt_ids=prompt_ids,
+        is_chat=chat,
+        system=system,
+        params=params,
+        as_json=json,
+        options=_options(backend, precision, threads, context),
+    )
+
+
+@app.command()
+def chat(
+    model: Model,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    max_tokens: MaxTokens = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="By default what the checkpoint recommends, or 0.7.")
+    ] = None,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: Repetition = 1.0,
+    seed: Seed = None,
+    backend: Backend = "auto",
+    precision: Precision = "auto",
+    threads: Threads = None,
+    context: Context = None,
+) -> None:
+    """Talk with a chat model in the terminal; /help lists what you can type."""
+    from poot_llm.cli._chat import ChatSettings, run_chat
+
+    settings = ChatSettings(
+        system=system,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+    )
+    run_chat(model, settings, _options(backend, precision, threads, context))
+
+
+@app.command()
+def bench(
+    model: Model,
+    prefill: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 512,
+    decode: Annotated[int, typer.Option(min=1, help="Tokens of the answer.")] = 128,
+    repeat: Annotated[int, typer.Option(min=1, help="Measurements of each figure.")] = 5,
+    backend: Backend = "auto",
+    precision: Precision = "auto",
+    threads: Threads = None,
+    context: Context = None,
+    json: Json = False,
+) -> None:
+    """Measure prefill, decode, loading, time to the first token, memory and the pure read."""
+    from poot_llm.cli._bench import run_bench
+
+    run_bench(
+        model,
+        prefill=prefill,
+        decode=decode,
+        repeat=repeat,
+        as_json=json,
+        options=_options(backend, precision, threads, context),
+    )
+
+
+@app.command()
+def show(model: Model, context: Context = None, json: Json = False) -> None:
+    """Show what a checkpoint is: family, sizes, types, template, memory needed."""
+    from poot_llm.cli._show import run_show
+
+    run_show(model, context=context, as_json=json)
+
+
+@app.command()
+def graph(
+    model: Model,
+    stage: Annotated[
+        str, typer.Option(help="graph (as traced), plan, or kernels (what runs, in order).")
+    ] = "plan",
+    time: Annotated[
+        bool, typer.Option("--time", help="Time each kernel beside its read bound.")
+    ] = False,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of the timed step.")] = 1,
+    backend: Backend = "auto",
+    precision: Precision = "auto",
+    threads: Threads = None,
+    context: Context = None,
+) -> None:
+    """Print a model's graph, its plan and its kernels."""
+    from poot_llm.cli._graph import run_graph
+
+    run_graph(
+        model,
+        stage=stage,
+        is_timed=time,
+        num_tokens=tokens,
+        options=_options(backend, precision, threads, context),
+    )
+
+
+@app.command()
+def doctor(json: Json = False) -> None:
+    """Say which devices are installed, what they found, and which one auto takes and why."""
+    from poot_llm.cli._doctor import run_doctor
+
+    run_doctor(as_json=json)
+
+
+def _options(backend: str, precision: str, threads: int | None, context: int | None):  # noqa: ANN202
+    from poot_llm._open import OpenOptions
+
+    return OpenOptions(backend=backend, precision=precision, threads=threads, context=context)

@@ -1,0 +1,161 @@
+"""``poot bench``: each figure as the project defines it, medians with every sample beside them."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+from poot_core import DeviceError, RequestError
+from poot_executor import Engine
+
+from poot_llm._driver import Driver
+from poot_llm._open import OpenOptions, open_model
+from poot_llm._request import Request
+from poot_llm._sampling_params import SamplingParams
+from poot_llm.cli._print import print_json, print_pairs, progress
+
+__all__ = ["measure_decode", "measure_prefill", "peak_rss_mb", "run_bench"]
+
+_FIRST_TOKEN_PROMPT = 5
+_MOST_FIRST_TOKEN_RUNS = 5
+
+
+def run_bench(
+    model: str, *, prefill: int, decode: int, repeat: int, as_json: bool, options: OpenOptions
+) -> None:
+    """Measure a model and print the figures.
+
+    Prefill is ``prefill`` random ids in one step with the last position's logits. Decode is
+    ``decode`` steps from an empty context, the first of which reads one token, with greedy sampling.
+    Both are measured in turn, with a pure read of as many bytes as the weights have in between.
+    """
+    context = options.context or max(prefill, decode) + 1
+    if context <= max(prefill, decode):
+        raise RequestError(
+            f"context is {context}; {prefill} prompt tokens and {decode} steps need "
+            f"{max(prefill, decode) + 1}",
+            field="context",
+        )
+    options = OpenOptions(
+        backend=options.backend,
+        precision=options.precision,
+        threads=options.threads,
+        context=context,
+        max_step_tokens=max(options.max_step_tokens, prefill),
+    )
+    samples: dict[str, list[float]] = {
+        name: [] for name in ("prefill_tok_s", "decode_tok_s", "read_gb_s", "first_token_s")
+    }
+    with progress(f"loading {Path(model).name}"):
+        opened = open_model(model, options)
+    with opened.resources, progress("measuring"):
+        driver = Driver(opened.engine)
+        measure_prefill(driver, opened.engine, prefill, seed=0)  # pages, caches and clocks settle
+        measure_decode(driver, opened.engine, min(decode, 8), seed=0)
+        peak = 0.0
+        for turn in range(repeat):
+            samples["prefill_tok_s"].append(
+                measure_prefill(driver, opened.engine, prefill, seed=turn)
+            )
+            samples["decode_tok_s"].append(
+                measure_decode(driver, opened.engine, decode, seed=turn)
+            )
+            if not turn:
+                peak = peak_rss_mb()  # before the read test takes memory of its own
+            read = read_gb_s(opened.engine)
+            if read is not None:
+                samples["read_gb_s"].append(read)
+        vocab_size = opened.engine.info.vocab_size
+    with progress("measuring the start"):
+        for turn in range(min(repeat, _MOST_FIRST_TOKEN_RUNS)):
+            samples["first_token_s"].append(first_token_s(model, options, vocab_size, seed=turn))
+    if not samples["read_gb_s"]:
+        print("this engine has no read test, so read_gb_s is null", file=sys.stderr)
+    figures: dict[str, object] = {
+        "prefill_tok_s": median(samples["prefill_tok_s"]),
+        "decode_tok_s": median(samples["decode_tok_s"]),
+        "load_s": opened.load_s,
+        "first_token_s": median(samples["first_token_s"]),
+        "peak_rss_mb": max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024),
+        "read_gb_s": median(samples["read_gb_s"]) if samples["read_gb_s"] else None,
+        "samples": samples,
+    }
+    if as_json:
+        print_json(figures)
+        return
+    print_pairs(
+        f"{Path(model).name}: {prefill} tokens in, {decode} steps out, {repeat} times",
+        [(name, _figure(value)) for name, value in figures.items() if name != "samples"],
+    )
+
+
+def _figure(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "not measured"
+
+
+def measure_prefill(driver: Driver, engine: Engine, count: int, *, seed: int) -> float:
+    """Return tokens a second of one step over ``count`` random ids."""
+    ids = np.random.default_rng(seed).integers(0, engine.info.vocab_size, count).tolist()
+    driver.add(Request(prompt_ids=ids, params=SamplingParams(temperature=0.0, max_tokens=1)))
+    start = perf_counter()
+    events = driver.step()
+    elapsed = perf_counter() - start
+    if not events or events[0].finish_reason != "length":
+        raise DeviceError(f"the prompt of {count} tokens did not run in one step: {events}")
+    return count / elapsed
+
+
+def measure_decode(driver: Driver, engine: Engine, count: int, *, seed: int) -> float:
+    """Return tokens a second of ``count`` steps of one token from an empty context."""
+    first = int(np.random.default_rng(seed).integers(0, engine.info.vocab_size))
+    params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
+    driver.add(Request(prompt_ids=[first], params=params))
+    start = perf_counter()
+    for _ in range(count):
+        driver.step()
+    elapsed = perf_counter() - start
+    if driver.has_work:
+        raise DeviceError(f"{count} steps did not give {count} tokens")
+    return count / elapsed
+
+
+def read_gb_s(engine: Engine) -> float | None:
+    """Return the pure read bandwidth that compiled code of this engine reaches, GB/s, or None."""
+    probe = getattr(engine, "read_bandwidth_gb_s", None)
+    if probe is None:
+        return None
+    return float(probe(max(engine.info.weight_bytes, 64 << 20)))
+
+
+def peak_rss_mb() -> float:
+    """Return the largest resident size that this process had, mapped pages included, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def first_token_s(model: str, options: OpenOptions, vocab_size: int, *, seed: int) -> float:
+    """Return seconds from the start of a fresh process to its first token of output."""
+    ids = np.random.default_rng(seed).integers(0, vocab_size, _FIRST_TOKEN_PROMPT).tolist()
+    command = [
+        sys.executable, "-m", "poot_llm", "generate", model, "--temperature", "0", "--ignore-eos",
+        "--max-tokens", "1", "--prompt-ids", ",".join(map(str, ids)),
+        "--backend", options.backend, "--precision", options.precision,
+    ]  # fmt: skip
+    if options.threads is not None:
+        command += ["--threads", str(options.threads)]
+    start = perf_counter()
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None and child.stderr is not None
+        child.stdout.read(1)
+        elapsed = perf_counter() - start
+        _, log = child.communicate()
+    if child.returncode:
+        lines = log.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise DeviceError(f"the measured process ended with {child.returncode}: {lines[-1]}")
+    return elapsed

@@ -1,0 +1,98 @@
+"""``poot generate``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+from poot_core import DeviceError
+
+from poot_llm._answer import Output
+from poot_llm._llm import LLM, Prompt
+from poot_llm._open import OpenOptions
+from poot_llm._sampling_params import SamplingParams
+from poot_llm.cli._print import print_json, progress
+
+__all__ = ["run_generate"]
+
+
+def run_generate(
+    model: str,
+    prompt: str | None,
+    *,
+    prompt_ids: str | None,
+    is_chat: bool,
+    system: str | None,
+    params: SamplingParams,
+    as_json: bool,
+    options: OpenOptions,
+) -> None:
+    """Print the answer to one prompt, as it comes or as one JSON document."""
+    if prompt_ids is not None and (prompt is not None or is_chat):
+        raise typer.BadParameter("--prompt-ids stands in place of PROMPT and --chat")
+    if system is not None and not is_chat:
+        raise typer.BadParameter("--system needs --chat")
+    given = _parse_ids(prompt_ids) if prompt_ids is not None else _read_text(prompt)
+    with progress(f"loading {Path(model).name}"):
+        llm = LLM.open(model, options)
+    with llm:
+        if isinstance(given, str) and is_chat:
+            head = [] if system is None else [{"role": "system", "content": system}]
+            given = llm.chat_ids([*head, {"role": "user", "content": given}])
+        if as_json:
+            print_json(_document(llm.generate([given], params)[0]))
+        else:
+            _print_stream(llm, given, params)
+
+
+def _parse_ids(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.replace(" ", ",").split(",") if part]
+    except ValueError as error:
+        raise typer.BadParameter(f"--prompt-ids takes ids such as 1,2,3: {error}") from error
+
+
+def _read_text(prompt: str | None) -> str:
+    if prompt is not None and prompt != "-":
+        return prompt
+    if prompt is None and sys.stdin.isatty():
+        raise typer.BadParameter("give a PROMPT, --prompt-ids, or text on stdin")
+    return sys.stdin.read()
+
+
+def _document(output: Output) -> dict[str, object]:
+    if output.error is not None:
+        raise DeviceError(output.error)
+    return {
+        "prompt_ids": output.prompt_ids,
+        "output_ids": output.output_ids,
+        "text": output.text,
+        "finish_reason": output.finish_reason,
+        "timings": output.timings.to_dict(),
+    }
+
+
+def _print_stream(llm: LLM, prompt: Prompt, params: SamplingParams) -> None:
+    last = None
+    separator = ""
+    for last in llm.stream(prompt, params):
+        if last.text is None:  # no tokenizer: ids are all there is
+            for token_id in last.token_ids:
+                sys.stdout.write(f"{separator}{token_id}")
+                separator = ","
+        else:
+            sys.stdout.write(last.text)
+        sys.stdout.flush()
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    if last is not None and last.error is not None:
+        raise DeviceError(last.error)
+    if last is not None and last.timings is not None and sys.stderr.isatty():
+        timings = last.timings
+        rate = "" if timings.decode_tok_s is None else f", {timings.decode_tok_s:.1f} tokens/s"
+        print(
+            f"\x1b[2m[{last.finish_reason}; {timings.prompt_tokens} + {timings.output_tokens} "
+            f"tokens, first after {timings.first_token_s:.2f} s{rate}]\x1b[0m",
+            file=sys.stderr,
+        )
