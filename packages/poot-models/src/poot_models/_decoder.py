@@ -11,7 +11,7 @@ __all__ = ["ACTIVATIONS", "Decoder", "Keys", "read_decoder"]
 MAX_LAYERS = 1024
 """More layers than any model has: bounds what a lying configuration makes poot build."""
 
-ACTIVATIONS = frozenset({"silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh"})
+ACTIVATIONS = frozenset({"silu", "swish", "gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh"})
 """Activations that poot traces, by their Hugging Face names."""
 
 

@@ -39,7 +39,9 @@ HARMLESS: Final = frozenset({
     "output_scores", "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id",
     "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens",
     "begin_suppress_tokens", "tf_legacy_loss", "training_args", "cache_implementation",
-    "rope_interleaved", "norm_offset_folded",
+    "rope_interleaved", "norm_offset_folded", "_attn_implementation_autoset",
+    "transformers.js_config", "is_llama_config", "unsloth_fixed", "unsloth_version",
+    "tokenizer_name", "attention_probs_dropout_prob", "hidden_dropout_prob",
 })
 # fmt: on
 

@@ -12,6 +12,7 @@ _FUNCTIONS: dict[str, Callable[[Tracer], Tracer]] = {
     "silu": ops.silu,
     "swish": ops.silu,
     "gelu": ops.gelu,
+    "gelu_fast": ops.gelu_tanh,  # the same polynomial, factored otherwise
     "gelu_new": ops.gelu_tanh,
     "gelu_pytorch_tanh": ops.gelu_tanh,
 }

@@ -44,7 +44,6 @@ class Ernie45Config:
             theta=5e5, interleaved=True,
         )  # fmt: skip
         reader.fixed("compression_ratio", 1.0)
-        reader.ignore("hidden_dropout_prob", "attention_probs_dropout_prob")
         config = cls(
             decoder=replace(decoder, max_context=rope.max_context),
             windows=(None,) * decoder.num_layers,

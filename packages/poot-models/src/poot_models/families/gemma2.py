@@ -55,6 +55,7 @@ class Gemma2Config:
             reader, Keys(activation="hidden_activation"), head_dim=256,
             activation="gelu_pytorch_tanh", tied=True, max_context=8192,
         )  # fmt: skip
+        reader.ignore("sliding_window_size")  # a repetition
         reader.ignore("hidden_act")  # the first checkpoints name another one, which nobody uses
         types = [
             "full_attention" if index % 2 else "sliding_attention"

@@ -23,6 +23,11 @@ from poot_models.components.windows import read_windows
 
 __all__ = ["Gemma3Config", "trace", "weights"]
 
+# The published multimodal configurations leave these to transformers.
+_NESTED_DEFAULTS = {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4}
+# What the text model takes from the configuration around it unless it says so itself.
+_OUTER = ("bos_token_id", "eos_token_id", "tie_word_embeddings")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gemma3Config:
@@ -53,7 +58,8 @@ class Gemma3Config:
         """Read a configuration; a key that is not understood is a CheckpointError."""
         reader = ConfigReader(raw, family="gemma3")
         if "text_config" in reader:
-            raw = {"norm_offset_folded": raw.get("norm_offset_folded"), **raw["text_config"]}
+            reader.section("text_config")
+            raw = _NESTED_DEFAULTS | {key: raw.get(key) for key in _OUTER} | raw["text_config"]
             reader = ConfigReader(raw, family="gemma3")
         decoder = read_decoder(
             reader, Keys(activation="hidden_activation"), head_dim=256,

@@ -46,7 +46,9 @@ class Starcoder2Config:
         # What the published configurations say and transformers does not read.
         reader.fixed("mlp_type", "default")
         reader.fixed("norm_type", "layer_norm")
-        reader.ignore("activation_function")
+        reader.fixed("scale_attn_weights", True)
+        reader.ignore("activation_function", "layer_norm_epsilon")
+        reader.ignore("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32")
         config = cls(
             decoder=replace(decoder, max_context=rope.max_context),
             windows=(reader.optional_integer("sliding_window"),) * decoder.num_layers,
