@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -39,14 +39,17 @@ class Absorbed:
     operands: tuple[Value, ...]
 
 
-def absorb(accumulators: Sequence[Value], links: Links) -> Absorbed | None:
+def absorb(
+    accumulators: Sequence[Value], links: Links, taken: Collection[int] = ()
+) -> Absorbed | None:
     """Return the longest run of pointwise equations that leaves one value behind, or None.
 
     Args:
         accumulators: Products of equal shape (rows, N); all of them must be used up.
         links: Makers and users.
+        taken: Ids of values whose equations others have absorbed.
     """
-    candidates = _reachable(accumulators, links)
+    candidates = _reachable(accumulators, links, taken)
     best = 0
     inside = {equation.output.id for equation in candidates}
     for count in range(len(candidates), 0, -1):
@@ -66,10 +69,12 @@ def _escapes(value: Value, inside: set[int], links: Links) -> bool:
     return any(user.output.id not in inside for user in links.users_of(value))
 
 
-def _reachable(accumulators: Sequence[Value], links: Links) -> list[Equation]:
+def _reachable(
+    accumulators: Sequence[Value], links: Links, taken: Collection[int]
+) -> list[Equation]:
     shape = accumulators[0].shape
     members = {value.id for value in accumulators}
-    below = set[int]().union(*(links.downstream(value) for value in accumulators))
+    below = _Below(accumulators, links)
     queue: list[int] = []
     queued: dict[int, Equation] = {}
 
@@ -86,7 +91,11 @@ def _reachable(accumulators: Sequence[Value], links: Links) -> list[Equation]:
     found: list[Equation] = []
     while queue:
         equation = queued[heapq.heappop(queue)]
-        if equation.op not in _POINTWISE or equation.output.shape != shape:
+        if (
+            equation.op not in _POINTWISE
+            or equation.output.shape != shape
+            or equation.output.id in taken
+        ):
             continue
         if all(v.id in members or _is_operand(v, below, links) for v in equation.inputs):
             found.append(equation)
@@ -95,14 +104,35 @@ def _reachable(accumulators: Sequence[Value], links: Links) -> list[Equation]:
     return found
 
 
-def _is_operand(value: Value, below: set[int], links: Links) -> bool:
-    if value.id in below:
-        return False
+class _Below:
+    """Tells whether a value depends on the accumulators; looks no further back than they stand."""
+
+    def __init__(self, accumulators: Sequence[Value], links: Links) -> None:
+        self._links = links
+        self._known = {value.id: True for value in accumulators}
+        self._first = min(links.position[value.id] for value in accumulators)
+
+    def __contains__(self, value: Value) -> bool:
+        known = self._known.get(value.id)
+        if known is None:
+            maker = self._links.maker.get(value.id)
+            known = (
+                maker is not None
+                and self._links.position[value.id] > self._first
+                and any(source in self for source in maker.inputs)
+            )
+            self._known[value.id] = known
+        return known
+
+
+def _is_operand(value: Value, below: _Below, links: Links) -> bool:
     maker = links.maker.get(value.id)
     if maker is None:
         return False
     if maker.op == "full" or stored_vector(value, links) is not None:
         return True
+    if value in below:
+        return False
     return value.dtype is f32 and _is_stored(maker)
 
 

@@ -49,10 +49,29 @@ class Run:
         """Number of the run's last layer."""
         return self.first + self.count - 1
 
-    def rename(self, source: int, target: int) -> dict[str, str]:
-        """Return the names of layer ``target`` by those of layer ``source``."""
-        names = self.names
-        return dict(zip(names[source - self.first], names[target - self.first], strict=True))
+    def renaming(self, source: int, target: int) -> Renaming:
+        """Return what turns launches of layer ``source`` into those of layer ``target``.
+
+        A launch may read the next layer's weights too (a norm that follows a residual sum). After
+        the template the planner saw the last layer.
+        """
+        following = self.last if source == self.template else source + 1
+        after = self.last if source == self.compared else target + 1
+        layers = {source: target, following: after}
+        names: dict[str, str] = {}
+        for old, new in layers.items():
+            names.update(
+                zip(self.names[old - self.first], self.names[new - self.first], strict=True)
+            )
+        return Renaming(names, layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """New names of weights and states, and new numbers of layers."""
+
+    names: Mapping[str, str]
+    layers: Mapping[int, int]
 
 
 def collapse(graph: Graph) -> tuple[Graph, tuple[Run, ...]]:
@@ -172,7 +191,11 @@ def _repeat(
     result: list[PlannedLaunch] = []
     is_after = False
     for launch in launches:
-        result.append(_with_temps(launch, previous) if is_after else launch)
+        if launch.layer == run.template:
+            own_names = run.renaming(run.template, run.template)
+            result.append(_renamed(launch, {}, own_names, run.template))
+        else:
+            result.append(_with_temps(launch, previous) if is_after else launch)
         if launch is not template[-1]:
             continue
         is_after = True
@@ -185,8 +208,8 @@ def _repeat(
             for temp in before:
                 if temp in successor:
                     table[temp] = previous[successor[temp]]
-            names = run.rename(run.template, number)
-            result.extend(_renamed(x, table, names, run.template, number) for x in template)
+            renaming = run.renaming(run.template, number)
+            result.extend(_renamed(x, table, renaming, number) for x in template)
             previous = fresh
     return result
 
@@ -221,9 +244,9 @@ def _are_alike(
     """Whether the template is what renaming makes of the compared layer."""
     if not template or len(compared) != len(template):
         return False
-    names = run.rename(run.compared, run.template)
+    renaming = run.renaming(run.compared, run.template)
     for x, y in zip(compared, template, strict=True):
-        renamed = _renamed(x, {}, names, run.compared, run.template)
+        renamed = _renamed(x, {}, renaming, run.template)
         same = (renamed.requests, renamed.select, renamed.role, renamed.symbol) == (
             y.requests, y.select, y.role, y.symbol,
         )  # fmt: skip
@@ -256,13 +279,15 @@ def _with_temps(launch: PlannedLaunch, table: Mapping[int, int]) -> PlannedLaunc
 
 
 def _renamed(
-    launch: PlannedLaunch, table: Mapping[int, int], names: Mapping[str, str], old: int, new: int
+    launch: PlannedLaunch, temps: Mapping[int, int], renaming: Renaming, layer: int
 ) -> PlannedLaunch:
+    names = renaming.names
+
     def rename(operand: Operand) -> Operand:
         value = operand.value
         if operand.kind == "temp":
             assert isinstance(value, int)
-            return Operand("temp", table.get(value, value))
+            return Operand("temp", temps.get(value, value))
         if isinstance(value, Matrix):
             parts = tuple(replace(p, name=names.get(p.name, p.name)) for p in value.parts)
             return Operand("matrix", replace(value, parts=parts))
@@ -273,10 +298,18 @@ def _renamed(
             return Operand("state", names.get(value, value))
         return operand
 
-    label = launch.label.replace(f"layer.{old}/", f"layer.{new}/")
-    label = label.replace(f"layer.{old}:", f"layer.{new}:")
-    for source, target in names.items():
-        if source in label:
-            label = label.replace(source, target)
     operands = tuple(rename(operand) for operand in launch.operands)
-    return replace(launch, operands=operands, label=label, layer=new)
+    label = _relabel(launch.label, renaming)
+    return replace(launch, operands=operands, label=label, layer=layer)
+
+
+def _relabel(label: str, renaming: Renaming) -> str:
+    place, _, what = label.partition(":")
+    scopes = [
+        f"layer.{renaming.layers.get(int(part[6:]), part[6:])}"
+        if part.startswith("layer.") and part[6:].isdigit()
+        else part
+        for part in place.split("/")
+    ]
+    weights = [renaming.names.get(name, name) for name in what.split("+")]
+    return ":".join(filter(None, ("/".join(scopes), "+".join(weights))))

@@ -35,17 +35,6 @@ class Links:
         """Whether one equation reads the value and the step does not return it."""
         return len(self.users_of(value)) == 1 and value.id not in self.kept
 
-    def downstream(self, value: Value) -> set[int]:
-        """Return the ids of all values that depend on ``value``, itself included."""
-        reached, pending = {value.id}, [value.id]
-        while pending:
-            for equation in self.users.get(pending.pop(), ()):
-                for output in equation.outputs:
-                    if output.id not in reached:
-                        reached.add(output.id)
-                        pending.append(output.id)
-        return reached
-
 
 class fresh_values:
     """Makes values whose ids no value of the graph has."""

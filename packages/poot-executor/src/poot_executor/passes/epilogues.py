@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import Any
@@ -108,14 +109,18 @@ class PairGates:
         for equation in _contractions(graph):
             if _matrix(equation).n % self.interleave == 0:
                 groups[*_same_input(equation), _matrix(equation).n].append(equation)
+        fusions: list[_Fusion] = []
         for members in groups.values():
-            for i, first in enumerate(members):
-                for second in members[i + 1 :]:
-                    found = absorb((first.output, second.output), links)
-                    if found is not None:
-                        graph = _fuse(graph, (first, second), found)
-                        return self(graph)
-        return graph
+            pairs = itertools.combinations(members, 2)
+            paired: set[int] = set()
+            for first, second in pairs:
+                if {first.output.id, second.output.id} & paired:
+                    continue
+                found = absorb((first.output, second.output), links)
+                if found is not None:
+                    fusions.append(_Fusion((first, second), found))
+                    paired |= {first.output.id, second.output.id}
+        return _fused(graph, fusions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,43 +129,57 @@ class AbsorbEpilogues:
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with epilogues."""
-        for name in [e.output.id for e in _contractions(graph) if not e.attributes["gated"]]:
-            links = Links(graph)
-            equation = links.maker[name]
-            found = absorb((equation.output,), links)
+        links = Links(graph)
+        fusions: list[_Fusion] = []
+        taken: set[int] = set()
+        for equation in _contractions(graph):
+            if equation.attributes["gated"]:
+                continue
+            found = absorb((equation.output,), links, taken)
             if found is not None:
-                graph = _fuse(graph, (equation,), found)
-        return graph
+                fusions.append(_Fusion((equation,), found))
+                taken.update(absorbed.output.id for absorbed in found.equations)
+        return _fused(graph, fusions)
 
 
-def _fuse(graph: Graph, products: tuple[Equation, ...], found: Absorbed) -> Graph:
-    """Replace products and what they absorbed by one contraction where the last of it stood."""
-    gated = len(products) == 2
-    matrix = _matrix(products[0])
+@dataclass(frozen=True, slots=True)
+class _Fusion:
+    """One contraction, or a gated pair, and what it absorbs."""
+
+    products: tuple[Equation, ...]
+    absorbed: Absorbed
+
+
+def _fused(graph: Graph, fusions: list[_Fusion]) -> Graph:
+    """Put each fusion where the last equation that it absorbs stood."""
+    replaced: dict[int, list[Equation]] = {}
+    for fusion in fusions:
+        for equation in (*fusion.products, *fusion.absorbed.equations):
+            replaced[equation.outputs[0].id] = []
+        last = fusion.absorbed.equations[-1]
+        replaced[last.output.id] = [_fuse(fusion)]
+    return replace(graph, equations=tuple(_replaced(graph, replaced))) if fusions else graph
+
+
+def _fuse(fusion: _Fusion) -> Equation:
+    first, found = fusion.products[0], fusion.absorbed
+    matrix = _matrix(first)
+    gated = len(fusion.products) == 2
     if gated:
-        parts: tuple[MatrixPart, ...] = (*matrix.parts, *_matrix(products[1]).parts)
+        parts: tuple[MatrixPart, ...] = (*matrix.parts, *_matrix(fusion.products[1]).parts)
         matrix = replace(matrix, parts=parts, gated=True)
-    last = found.equations[-1]
     attributes: dict[str, Any] = {
         "matrix": matrix,
         "epilogue": found.epilogue,
         "columns": found.columns,
         "gated": gated,
     }
-    fused = replace(
-        products[0],
-        inputs=(products[0].inputs[0], *found.operands),
-        outputs=last.outputs,
+    return replace(
+        first,
+        inputs=(first.inputs[0], *found.operands),
+        outputs=found.equations[-1].outputs,
         attributes=attributes,
     )
-    gone = {e.outputs[0].id for e in (*products, *found.equations)}
-    equations: list[Equation] = []
-    for equation in graph.equations:
-        if equation is last:
-            equations.append(fused)
-        elif equation.outputs[0].id not in gone:
-            equations.append(equation)
-    return replace(graph, equations=tuple(equations))
 
 
 @dataclass(frozen=True, slots=True)
