@@ -63,7 +63,8 @@ def attend(
     The key of row r at index j lies in block ``block_tables[r, j // block_size]`` at offset
     ``j % block_size`` and has position j. A token sees the keys of its own row at positions up to
     its own (or, if not causal, below the row's length) and, with a window, above position - window.
-    Query head h reads KV head ``h // (Hq / Hkv)``. The softmax is f32.
+    Query head h reads KV head ``h // (Hq / Hkv)``. The softmax is f32. Pools must be finite: the body
+    gives hidden values the weight 0, so that a NaN among them would spread.
 
     The region's inputs are q, keys, values, positions, rows, block_tables, then sequence_lengths
     (if not causal), sinks and alibi_slopes where given; its attributes are ``scale``, ``window``,
