@@ -100,6 +100,12 @@ def test_tensor_that_is_left_over_is_refused(key: str) -> None:
     assert repr(key) in str(caught.value)
 
 
+def test_integers_are_no_weights() -> None:
+    changed = read_tiny("llama").with_tensors({"model.norm.weight": np.ones(64, np.int8)})
+    with pytest.raises(CheckpointError, match=r"'model.norm.weight' .* holds i8"):
+        load_family(changed)
+
+
 def test_buffers_and_a_tied_head_are_harmless() -> None:
     buffer = np.ones(8, np.float32)
     load_family(

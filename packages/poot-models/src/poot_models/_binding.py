@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from poot_core import CheckpointError
+from poot_core import CheckpointError, DType
 from poot_load import WeightStore
 from poot_models._registry import Family
 from poot_models.components.step import StoredWeight
@@ -18,10 +18,11 @@ __all__ = ["bind_weights"]
 _BUFFERS = re.compile(
     r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias)$"
 )
+_HEADS = re.compile(r"(^|\.)(lm_head|embed_out)\.weight$")
 
 
 def bind_weights(
-    family: Family, table: WeightTable, stored: WeightStore, *, tied_head: str | None = None
+    family: Family, table: WeightTable, stored: WeightStore, *, tied: bool
 ) -> dict[str, StoredWeight]:
     """Return the stored tensor of every entry of a family's table.
 
@@ -29,10 +30,10 @@ def bind_weights(
         family: Whose table it is.
         table: Expected shape of each tensor.
         stored: What the checkpoint holds.
-        tied_head: Name of an output projection that may be there though the embedding serves.
+        tied: Whether an output projection may be there although the embedding serves.
 
     Raises:
-        CheckpointError: If a tensor is missing, has another shape, or is left over.
+        CheckpointError: If a tensor is missing, has another shape, holds integers, or is left over.
     """
     names = frozenset(stored.names())
     rename = _renaming(family, table, names)
@@ -52,9 +53,16 @@ def bind_weights(
                 f"expected {list(shape)} from the configuration",
                 tensor=found, expected=shape, found=tuple(info.shape),
             )  # fmt: skip
+        if isinstance(info.dtype, DType) and not info.dtype.is_float:
+            raise CheckpointError(
+                f"tensor {found!r} of a {family.name} model holds {info.dtype.name}, expected "
+                "floats or a packed format",
+                tensor=found, expected="a float dtype", found=info.dtype.name,
+            )  # fmt: skip
         bound[name] = StoredWeight(found, shape, info.dtype)
     used = {weight.name for weight in bound.values()}
-    _refuse_left_over(family, names - used - {tied_head}, len(table))
+    heads = {name for name in names if tied and _HEADS.search(name)}
+    _refuse_left_over(family, names - used - heads, len(table))
     return bound
 
 
@@ -74,11 +82,11 @@ def _renaming(family: Family, table: WeightTable, names: frozenset[str]) -> Mapp
     return {}
 
 
-def _refuse_left_over(family: Family, left_over: Iterable[str | None], expected: int) -> None:
+def _refuse_left_over(family: Family, left_over: Iterable[str], expected: int) -> None:
     strange = sorted(
         name
         for name in left_over
-        if name and not _BUFFERS.search(name) and not name.startswith(family.ignored_weights)
+        if not _BUFFERS.search(name) and not name.startswith(family.ignored_weights)
     )
     if strange:
         shown = ", ".join(repr(name) for name in strange[:3])

@@ -152,5 +152,5 @@ def load_family(checkpoint: Checkpoint) -> Model:
     family = find_family(str(checkpoint.config.get("model_type") or checkpoint.architecture))
     config = family.read_config(checkpoint.config)
     table = family.weights(config)
-    head = "lm_head.weight" if config.decoder.tied else None
-    return Model(family, config, bind_weights(family, table, checkpoint.weights, tied_head=head))
+    tied = config.decoder.tied
+    return Model(family, config, bind_weights(family, table, checkpoint.weights, tied=tied))
