@@ -1,10 +1,11 @@
-"""An engine whose logits are a hash of the whole KV content of a row, and an answer key without paging."""
+"""An engine whose logits hash the whole KV content of a row, and an answer key without paging."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import numpy as np
+
 from poot_executor import EngineInfo, EngineOptions, StepInputs
 
 _PRIME = np.uint64(1099511628211)
@@ -36,9 +37,13 @@ class FakeEngine:
     def __init__(self, vocab_size: int = 97, **options: int) -> None:
         self.options = EngineOptions(
             **{
-                "context_tokens": 64, "max_sequences": 4, "max_step_tokens": 16, "block_size": 4,
-                "num_blocks": 64, **options,
-            }  # fmt: skip
+                "context_tokens": 64,
+                "max_sequences": 4,
+                "max_step_tokens": 16,
+                "block_size": 4,
+                "num_blocks": 64,
+                **options,
+            }
         )
         self.vocab_size = vocab_size
         slots = self.options.num_blocks * self.options.block_size
@@ -54,9 +59,14 @@ class FakeEngine:
     @property
     def info(self) -> EngineInfo:
         return EngineInfo(
-            backend="fake", device="fake", vocab_size=self.vocab_size, options=self.options,
-            weight_bytes=0, state_bytes=0, workspace_bytes=0,
-        )  # fmt: skip
+            backend="fake",
+            device="fake",
+            vocab_size=self.vocab_size,
+            options=self.options,
+            weight_bytes=0,
+            state_bytes=0,
+            workspace_bytes=0,
+        )
 
     def forward(self, step: StepInputs) -> None:
         if self.fail_next:
@@ -103,7 +113,7 @@ class FakeEngine:
             length = int(step.sequence_lengths[row])
             assert positions[-1] == length - 1 <= options.context_tokens - 1
             used = step.block_tables[row, : -(-length // options.block_size)].tolist()
-            assert len(set(used)) == len(used) and not owned & set(used), "rows share a block"
+            assert len({*owned, *used}) == len(owned) + len(used), "rows share a block"
             owned |= set(used)
             expected = step.block_tables[row, positions // options.block_size]
             expected = expected * options.block_size + positions % options.block_size

@@ -31,7 +31,24 @@ def sentencepiece(*, strips: bool = True) -> tokenizers.Tokenizer:
     """Byte-fallback BPE over pieces with U+2581, as Llama and Gemma have it, with a BOS rule."""
     pieces = ["<unk>", "<s>", "</s>"]
     pieces += [f"<0x{byte:02X}>" for byte in range(256)]
-    pieces += ["▁", "t", "h", "e", "a", "P", "r", "i", "s", "n", "▁t", "▁th", "▁the", "is", "▁P", "é"]
+    pieces += [
+        "▁",
+        "t",
+        "h",
+        "e",
+        "a",
+        "P",
+        "r",
+        "i",
+        "s",
+        "n",
+        "▁t",
+        "▁th",
+        "▁the",
+        "is",
+        "▁P",
+        "é",
+    ]
     vocab = {piece: place for place, piece in enumerate(pieces)}
     merges = [("▁", "t"), ("▁t", "h"), ("▁th", "e"), ("i", "s"), ("▁", "P")]
     tokenizer = tokenizers.Tokenizer(

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llm_fakes import FakeEngine, greedy_answer, logits_of, run_all, tokens_of
-from poot_core import DeviceError, RequestError, SettingsError
 
+from poot_core import DeviceError, RequestError, SettingsError
 from poot_llm import ContextLengthError, Driver, Request, SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=9)
@@ -27,7 +27,9 @@ def test_one_request_gets_the_greedy_continuation() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(1, 40), st.integers(1, 20), st.integers(0, 12)), min_size=1, max_size=9
+        st.tuples(st.integers(1, 40), st.integers(1, 20), st.integers(0, 12)),
+        min_size=1,
+        max_size=9,
     ),
     st.integers(1, 5),
     st.integers(0, 12),
@@ -41,9 +43,12 @@ def test_any_mix_of_requests_gets_what_each_gets_alone(
     context = 60
     blocks = -(-context // block_size) + pool_tokens // block_size
     engine = FakeEngine(
-        context_tokens=context, max_sequences=max_sequences, block_size=block_size,
-        max_step_tokens=max_sequences + extra_tokens, num_blocks=blocks,
-    )  # fmt: skip
+        context_tokens=context,
+        max_sequences=max_sequences,
+        block_size=block_size,
+        max_step_tokens=max_sequences + extra_tokens,
+        num_blocks=blocks,
+    )
     driver = Driver(engine)
     rng = np.random.default_rng(3)
     pending = [
@@ -79,9 +84,17 @@ def test_preemption_loses_and_changes_nothing() -> None:
 def test_sampled_answers_do_not_depend_on_company_or_chunks() -> None:
     params = [
         SamplingParams(
-            temperature=0.9, top_k=20, top_p=0.9, min_p=0.01, seed=index, max_tokens=12,
-            repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.2, logprobs=3,
-        )  # fmt: skip
+            temperature=0.9,
+            top_k=20,
+            top_p=0.9,
+            min_p=0.01,
+            seed=index,
+            max_tokens=12,
+            repetition_penalty=1.2,
+            presence_penalty=0.3,
+            frequency_penalty=0.2,
+            logprobs=3,
+        )
         for index in range(6)
     ]
     work = prompts(6)
@@ -91,7 +104,8 @@ def test_sampled_answers_do_not_depend_on_company_or_chunks() -> None:
         result = []
         if together:
             ids = [
-                driver.add(Request(prompt_ids=p, params=q)) for p, q in zip(work, params, strict=True)
+                driver.add(Request(prompt_ids=p, params=q))
+                for p, q in zip(work, params, strict=True)
             ]
             events = run_all(driver, ids)
             result = [events[i] for i in ids]
@@ -215,7 +229,7 @@ def test_a_failed_device_refuses_further_work() -> None:
     engine.fail_next = True
     with pytest.raises(DeviceError, match="on fire"):
         driver.step()
-    with pytest.raises(DeviceError, match="opened anew.*on fire"):
+    with pytest.raises(DeviceError, match=r"opened anew.*on fire"):
         driver.add(Request(prompt_ids=[1], params=GREEDY))
 
 

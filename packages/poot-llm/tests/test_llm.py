@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from llm_fakes import FakeEngine, greedy_answer, logits_of
 from llm_tokenizers import byte_level
-from poot_core import DeviceError, RequestError, UnsupportedError
 
+from poot_core import DeviceError, RequestError, UnsupportedError
 from poot_llm import LLM, ContextLengthError, SamplingParams, Tokenizer
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)

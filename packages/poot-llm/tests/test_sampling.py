@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from poot_core import RequestError
 
+from poot_core import RequestError
 from poot_llm import ContextLengthError, SamplingParams
 from poot_llm._blocks import BlockManager
 from poot_llm._filters import candidates, draw
@@ -48,28 +48,28 @@ def naive(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
         kept = np.array([p[i] if i in keep else 0.0 for i in range(p.size)])
         return kept / kept.sum()
 
+    def head(mass, order):
+        keep, total = set(), 0.0
+        for i in order:
+            if total >= mass:
+                break
+            keep.add(i)
+            total += p[i]
+        return keep
+
+    everything = range(p.size)
     if top_k > 0:
         kth = np.sort(logits)[::-1][min(top_k, p.size) - 1]
-        p = limit({i for i in range(p.size) if logits[i] >= kth})
-    for mass, order in (
-        (top_p, lambda: sorted(range(p.size), key=lambda i: (-p[i], i))),
-        (None, None),
-        (typical_p, lambda: sorted(
-            [i for i in range(p.size) if p[i] > 0],
-            key=lambda i: abs(-np.log(p[i]) + sum(q * np.log(q) for q in p if q > 0)),
-        )),
-    ):  # fmt: skip
-        if order is None:
-            if min_p > 0:
-                p = limit({i for i in range(p.size) if p[i] >= min_p * p.max()})
-        elif mass < 1:
-            keep, total = set(), 0.0
-            for i in order():
-                if total >= mass:
-                    break
-                keep.add(i)
-                total += p[i]
-            p = limit(keep)
+        p = limit({i for i in everything if logits[i] >= kth})
+    if top_p < 1:
+        p = limit(head(top_p, sorted(everything, key=lambda i: (-p[i], i))))
+    if min_p > 0:
+        p = limit({i for i in everything if p[i] >= min_p * p.max()})
+    if typical_p < 1:
+        entropy = -sum(q * np.log(q) for q in p if q > 0)
+        alive = [i for i in everything if p[i] > 0]
+        order = sorted(alive, key=lambda i: abs(-np.log(p[i]) - entropy))
+        p = limit(head(typical_p, order))
     return p
 
 
@@ -144,7 +144,10 @@ def test_logprobs_are_of_the_raw_logits() -> None:
     assert logprobs.logprob == pytest.approx(np.log(1 / 8))
     assert [i for i, _ in logprobs.top] == [2, 1]
     assert [v for _, v in logprobs.top] == pytest.approx([np.log(5 / 8), np.log(2 / 8)])
-    assert row_logprobs(np.zeros(4, np.float32), 3, 2).top == ((0, np.log(1 / 4)), (1, np.log(1 / 4)))
+    assert row_logprobs(np.zeros(4, np.float32), 3, 2).top == (
+        (0, np.log(1 / 4)),
+        (1, np.log(1 / 4)),
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 from datetime import datetime
 
 import pytest
-from poot_core import RequestError
 
+from poot_core import RequestError
 from poot_llm.text import ChatTemplate, TemplateLimits
 
 CHATML = (
@@ -11,6 +11,12 @@ CHATML = (
     "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+DOUBLING = (
+    "{% set ns = namespace(t='aaaa') %}"
+    "{% for i in range(90) %}{% set ns.t = ns.t OP ns.t %}{% endfor %}"
+)
+LOOP = "{% for i in range(99999) %}"
+COUNT = "{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}"
 USER = [{"role": "user", "content": "Hi <&> 🦊"}]
 
 
@@ -19,7 +25,9 @@ def test_chatml() -> None:
         "<|im_start|>system\nYou are helpful<|im_end|>\n"
         "<|im_start|>user\nHi <&> 🦊<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert not ChatTemplate(CHATML).render(USER, add_generation_prompt=False).endswith("assistant\n")
+    assert (
+        not ChatTemplate(CHATML).render(USER, add_generation_prompt=False).endswith("assistant\n")
+    )
 
 
 @pytest.mark.parametrize(
@@ -31,7 +39,7 @@ def test_chatml() -> None:
         ("{{ {'a': 1} | tojson(indent=1) }}", '{\n "a": 1\n}'),
         ("{{ strftime_now('%d %b %Y') }}", "03 Feb 2024"),
         ("{{ bos_token }}{% generation %}a{% endgeneration %}{{ nothing }}", "<s>a"),
-        ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "1"),
+        ("{% set ns = namespace(n=0) %}" + COUNT + "{{ ns.n }}", "1"),
         ("{% for k, v in {'b': 1, 'a': 2} | dictsort %}{{ k ~ v }}{% endfor %}", "a2b1"),
         ("{% for k in messages[0] %}{{ k }}{{ loop.last }} {% endfor %}", "roleFalse contentTrue "),
         ("{% for c in messages[0].content[:2] %}{{ loop.length }}{{ c }}{% endfor %}", "2H2i"),
@@ -64,9 +72,9 @@ def test_dialect(source, expected) -> None:
         ("{{ 2 ** 99 }}", "power"),
         ("{{ 'a'.ljust(100000000000) }}", "asks for"),
         ("{% for i in range(100) %}{{ 'abcdefgh' * 100000 }}{% endfor %}", "more than"),
-        ("{% set ns = namespace(t='aaaa') %}{% for i in range(90) %}{% set ns.t = ns.t ~ ns.t %}{% endfor %}", "more than"),
-        ("{% set ns = namespace(t='aaaa') %}{% for i in range(90) %}{% set ns.t = ns.t + ns.t %}{% endfor %}", "more than"),
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "longer than"),
+        (DOUBLING.replace("OP", "~"), "more than"),
+        (DOUBLING.replace("OP", "+"), "more than"),
+        (f"{LOOP}{LOOP}{{% endfor %}}{{% endfor %}}", "longer than"),
         ("{% for i in range(999999999) %}{% endfor %}", "Range too big"),
     ],
 )  # fmt: skip
@@ -79,7 +87,7 @@ def test_failures_are_request_errors(source, reason) -> None:
 
 
 def test_malformed_source_names_its_line() -> None:
-    with pytest.raises(RequestError, match="malformed.*line 2"):
+    with pytest.raises(RequestError, match=r"malformed.*line 2"):
         ChatTemplate("{% if true %}\n{% endfor %}")
 
 

@@ -1,4 +1,5 @@
 import functools
+import itertools
 
 import pytest
 import tokenizers
@@ -53,9 +54,7 @@ def test_any_ids_give_their_bytes_read_as_utf8(kind, data, skips) -> None:
     detokenizer = make(backend, skips_special=skips, continues=True)
     streamed = decode_all(detokenizer, ids)
     raw = b"".join(
-        _bytes_of(backend, kind, token_id)
-        for token_id in ids
-        if not (skips and token_id < 3)
+        _bytes_of(backend, kind, token_id) for token_id in ids if not (skips and token_id < 3)
     )
     assert streamed == raw.decode("utf-8", "replace")
     if kind == "bytes":  # that decoder treats malformed bytes as we do
@@ -128,7 +127,7 @@ def _reference_stop(text: str, stops: list[str]) -> tuple[str, bool]:
 @settings(max_examples=300, deadline=None)
 def test_stop_strings_cut_at_the_same_place_however_the_text_comes(text, stops, cuts) -> None:
     borders = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
-    pieces = [text[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(borders)]
     expected, stopped = _reference_stop(text, stops)
     matcher = StopMatcher(stops)
     given_out = ""

@@ -115,7 +115,8 @@ class Answer:
 
     def output(self) -> Output:
         """Return the finished answer."""
-        assert self.finish_reason is not None and self.timings is not None, "it is under way"
+        assert self.finish_reason is not None, "it is under way"
+        assert self.timings is not None, "an end comes with timings"
         return Output(
             prompt_ids=self.prompt_ids,
             output_ids=self.output_ids,

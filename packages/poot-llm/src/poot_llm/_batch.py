@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Rows
 
 import numpy as np
-from poot_executor import EngineOptions, StepInputs
 
+from poot_executor import EngineOptions, StepInputs
 from poot_llm._sequence import Sequence
 
 __all__ = ["StepBuilder"]

@@ -13,9 +13,9 @@ from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
+
 from poot_core import DeviceError, PootError, RequestError, SettingsError
 from poot_executor import Engine
-
 from poot_llm._batch import StepBuilder
 from poot_llm._blocks import BlockManager
 from poot_llm._errors import ContextLengthError
@@ -198,8 +198,7 @@ class Driver:
 
     def _commit(self, rows: list[Sequence], faults: Mapping[int, str]) -> list[TokenEvent]:
         events: list[TokenEvent] = []
-        greedy: list[int] | None = None
-        logits: NDArray[np.float32] | None = None
+        greedy: list[int] = []
         next_row = 0
         now = perf_counter()
         for place, sequence in enumerate(rows):
@@ -208,30 +207,29 @@ class Driver:
             sequence.computed += sequence.scheduled
             if faults and place in faults:
                 events.append(self._finish(sequence, "error", now, error=faults[place]))
+            elif sequence.wanted == 0:
                 continue
-            if sequence.wanted == 0:
-                continue
-            if sequence.sampler.is_plain and not sequence.scores_prompt:
-                if greedy is None:
-                    greedy = self._engine.greedy().tolist()
-                events.append(self._accept(sequence, greedy[row], None, now))
-                continue
-            if logits is None:
-                logits = self._engine.logits()
-            if sequence.scores_prompt:
-                sequence.logit_rows.append(logits[row : row + sequence.wanted].copy())
+            elif sequence.scores_prompt:
+                rows_of_it = self._engine.logits()[row : row + sequence.wanted]
+                sequence.logit_rows.append(rows_of_it.copy())
                 if sequence.pending == 0:
                     events.append(self._finish(sequence, "scored", now))
-                continue
-            try:
-                token_id, logprobs = sequence.sampler.choose(
-                    logits[row], position=sequence.length, generated=sequence.generated
-                )
-            except FloatingPointError as error:
-                events.append(self._finish(sequence, "error", now, error=str(error)))
-                continue
-            events.append(self._accept(sequence, token_id, logprobs, now))
+            elif sequence.sampler.is_plain:
+                if not greedy:
+                    greedy = self._engine.greedy().tolist()
+                events.append(self._accept(sequence, greedy[row], None, now))
+            else:
+                events.append(self._sample(sequence, self._engine.logits()[row], now))
         return events
+
+    def _sample(self, sequence: Sequence, logits: NDArray[np.float32], now_s: float) -> TokenEvent:
+        try:
+            token_id, logprobs = sequence.sampler.choose(
+                logits, position=sequence.length, generated=sequence.generated
+            )
+        except FloatingPointError as error:
+            return self._finish(sequence, "error", now_s, error=str(error))
+        return self._accept(sequence, token_id, logprobs, now_s)
 
     def _accept(
         self, sequence: Sequence, token_id: int, logprobs: Logprobs | None, now_s: float

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
 from poot_core import DeviceError, RequestError, UnsupportedError
 from poot_executor import Engine, EngineInfo
-
 from poot_llm._answer import Answer, Delta, Output
 from poot_llm._driver import Driver, DriverStats
 from poot_llm._request import Request, TokenEvent
@@ -98,7 +98,11 @@ class LLM:
 
     @classmethod
     def from_engine(
-        cls, engine: Engine, *, tokenizer: Tokenizer | None = None, eos_token_ids: Iterable[int] = ()
+        cls,
+        engine: Engine,
+        *,
+        tokenizer: Tokenizer | None = None,
+        eos_token_ids: Iterable[int] = (),
     ) -> Self:
         """Return an LLM over an engine that is open already; closing it closes the engine."""
         from poot_llm._open import OpenedModel
@@ -169,7 +173,9 @@ class LLM:
             continues=True,
         )
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[Delta, None, None]:
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None
+    ) -> Generator[Delta, None, None]:
         """Return an iterator of what comes, as it comes; closing it cancels the rest.
 
         Raises:
@@ -383,7 +389,7 @@ class LLM:
 def _as_prompts(prompts: Any) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
-    listed = cast("list[Any]", list(prompts))
+    listed = list(prompts)
     if listed and not isinstance(listed[0], str | Sequence | np.ndarray):
         return [listed]
     return listed

@@ -9,7 +9,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from poot_core import RequestError, Settings
-
 from poot_llm._tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -17,7 +16,14 @@ if TYPE_CHECKING:
     from poot_load import Checkpoint, TokenizerData
     from poot_models import KVLayer, Model
 
-__all__ = ["OpenOptions", "OpenedModel", "engine_options", "open_model", "read_model", "read_tokenizer"]
+__all__ = [
+    "OpenOptions",
+    "OpenedModel",
+    "engine_options",
+    "open_model",
+    "read_model",
+    "read_tokenizer",
+]
 
 DEFAULT_CONTEXT = 4096
 BLOCK_SIZE = 32
@@ -138,13 +144,21 @@ def special_tokens(checkpoint: Checkpoint, data: TokenizerData) -> dict[str, str
     return texts
 
 
-def end_token_ids(checkpoint: Checkpoint, model: Model, tokenizer: Tokenizer | None) -> frozenset[int]:
+def end_token_ids(
+    checkpoint: Checkpoint, model: Model, tokenizer: Tokenizer | None
+) -> frozenset[int]:
     """Return the tokens that end an answer.
 
     generation_config.json goes before config.json; a GGUF's vocabulary marks further ones.
     """
     found = checkpoint.generation_config.get("eos_token_id")
-    ids = set(model.eos_token_ids) if found is None else {found} if isinstance(found, int) else {*found}
+    ids = (
+        set(model.eos_token_ids)
+        if found is None
+        else {found}
+        if isinstance(found, int)
+        else {*found}
+    )
     if tokenizer is not None and checkpoint.file_format == "gguf":
         ids |= set(tokenizer.end_ids)
     return frozenset(ids)
@@ -188,4 +202,6 @@ def engine_options(model: Model, options: OpenOptions, settings: Settings) -> En
 
 def bytes_per_token(layers: tuple[KVLayer, ...], itemsize: int = 2) -> int:
     """Return the bytes of one token's keys and values in a pool of f16."""
-    return itemsize * sum(layer.num_kv_heads * (layer.key_dim + layer.value_dim) for layer in layers)
+    return itemsize * sum(
+        layer.num_kv_heads * (layer.key_dim + layer.value_dim) for layer in layers
+    )

@@ -83,7 +83,14 @@ class RowSampler:
     """
 
     __slots__ = (
-        "_bias_ids", "_bias_values", "_choice", "_end_ids", "_params", "_seen", "_seed", "is_plain",
+        "_bias_ids",
+        "_bias_values",
+        "_choice",
+        "_end_ids",
+        "_params",
+        "_seed",
+        "_seen",
+        "is_plain",
     )  # fmt: skip
 
     def __init__(

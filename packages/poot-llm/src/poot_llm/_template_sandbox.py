@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
 from poot_core import RequestError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class _LimitError(TemplateError):
 class _Generation(Extension):
     """``{% generation %}`` marks what the assistant wrote (for training); here it is its body."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -86,9 +87,8 @@ class _Environment(ImmutableSandboxedEnvironment):
             for text, count in ((left, right), (right, left)):
                 if isinstance(text, str | list | tuple) and len(text) * max(0, count) > most:  # pyright: ignore[reportUnknownArgumentType]
                     raise _LimitError(f"it made more than {most} characters")
-            if isinstance(left, int) and isinstance(right, int):
-                if left.bit_length() + right.bit_length() > 4096:
-                    raise _LimitError("it computes a number that is too large")
+            if _bits(left) + _bits(right) > 4096:
+                raise _LimitError("it computes a number that is too large")
         if operator == "%":
             _check_format(left)
         return self.check_size(super().call_binop(context, operator, left, right))
@@ -122,7 +122,6 @@ class _Environment(ImmutableSandboxedEnvironment):
             raise _LimitError(f"it made more than {self.limits.output_characters} characters")
         return value
 
-
     def _center(self, value: Any, width: int = 80) -> str:
         if width > self.limits.output_characters:
             raise _LimitError(f"it asks for {width} characters")
@@ -151,6 +150,10 @@ def _ticking(items: Any, tick: Callable[[], None]) -> Iterator[Any]:
     for item in items:
         tick()
         yield item
+
+
+def _bits(value: Any) -> int:
+    return value.bit_length() if isinstance(value, int) else 0
 
 
 def _check_format(form: Any) -> None:
@@ -188,10 +191,9 @@ class Sandbox:
 
     def __init__(self, limits: TemplateLimits, now: datetime | None) -> None:
         self._environment = _Environment(limits)
-        self._environment.globals.update(
-            raise_exception=_raise_exception,
-            strftime_now=lambda form: (now or datetime.now()).strftime(form),
-        )
+        names = cast("dict[str, Any]", self._environment.globals)
+        names["raise_exception"] = _raise_exception
+        names["strftime_now"] = lambda form: (now or datetime.now()).strftime(form)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
 
     def compile(self, source: str) -> Template:
         """Return the compiled template."""

@@ -12,8 +12,9 @@ import re
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
-    from poot_load import TokenizerData
     from tokenizers import Tokenizer as Backend
+
+    from poot_load import TokenizerData
 
 __all__ = ["DataBytes", "TokenBytes", "TokenTable"]
 
@@ -59,9 +60,10 @@ class DataBytes:
             except IndexError:  # logits may be wider than the vocabulary
                 found = b""
             self._cache[token_id] = found
-        if is_first and found.startswith(b" ") and not self._data.decode([token_id])[:1] == " ":
+        if is_first and found.startswith(b" ") and self._data.decode([token_id])[:1] != " ":
             return found[1:]
         return found
+
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from poot_core import RequestError, UnsupportedError
-
 from poot_llm._detokenizer import (
     BytesDetokenizer,
     Detokenizer,
@@ -17,10 +16,10 @@ from poot_llm._detokenizer import (
 from poot_llm._token_bytes import DataBytes, TokenBytes, TokenTable
 
 if TYPE_CHECKING:
-    from poot_load import TokenizerData
     from tokenizers import Tokenizer as Backend
 
     from poot_llm._template import ChatTemplate
+    from poot_load import TokenizerData
 
 __all__ = ["Tokenizer"]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from poot_llm._open import OpenOptions
 
 __all__ = ["app"]
 
@@ -12,7 +15,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # rich takes as long to import as everything else here
     pretty_exceptions_enable=False,
     add_completion=False,
-    no_args_is_help=True,
     help="Run a language model on this machine. --debug after any command shows tracebacks.",
 )
 
@@ -121,7 +123,7 @@ def chat(
     threads: Threads = None,
     context: Context = None,
 ) -> None:
-    """Talk with a chat model in the terminal; /help lists what you can type."""
+    """Talk with a chat model in the terminal."""
     from poot_llm.cli._chat import ChatSettings, run_chat
 
     settings = ChatSettings(
@@ -149,7 +151,7 @@ def bench(
     context: Context = None,
     json: Json = False,
 ) -> None:
-    """Measure prefill, decode, loading, time to the first token, memory and the pure read."""
+    """Measure speed, memory and the time to start."""
     from poot_llm.cli._bench import run_bench
 
     run_bench(
@@ -164,7 +166,7 @@ def bench(
 
 @app.command()
 def show(model: Model, context: Context = None, json: Json = False) -> None:
-    """Show what a checkpoint is: family, sizes, types, template, memory needed."""
+    """Show what a checkpoint is and needs."""
     from poot_llm.cli._show import run_show
 
     run_show(model, context=context, as_json=json)
@@ -199,13 +201,13 @@ def graph(
 
 @app.command()
 def doctor(json: Json = False) -> None:
-    """Say which devices are installed, what they found, and which one auto takes and why."""
+    """Say which devices there are and which auto takes."""
     from poot_llm.cli._doctor import run_doctor
 
     run_doctor(as_json=json)
 
 
-def _options(backend: str, precision: str, threads: int | None, context: int | None):  # noqa: ANN202
+def _options(backend: str, precision: str, threads: int | None, context: int | None) -> OpenOptions:
     from poot_llm._open import OpenOptions
 
     return OpenOptions(backend=backend, precision=precision, threads=threads, context=context)

@@ -10,9 +10,9 @@ from statistics import median
 from time import perf_counter
 
 import numpy as np
+
 from poot_core import DeviceError, RequestError
 from poot_executor import Engine
-
 from poot_llm._driver import Driver
 from poot_llm._open import OpenOptions, open_model
 from poot_llm._request import Request
@@ -62,9 +62,7 @@ def run_bench(
             samples["prefill_tok_s"].append(
                 measure_prefill(driver, opened.engine, prefill, seed=turn)
             )
-            samples["decode_tok_s"].append(
-                measure_decode(driver, opened.engine, decode, seed=turn)
-            )
+            samples["decode_tok_s"].append(measure_decode(driver, opened.engine, decode, seed=turn))
             if not turn:
                 peak = peak_rss_mb()  # before the read test takes memory of its own
             read = read_gb_s(opened.engine)
@@ -151,7 +149,8 @@ def first_token_s(model: str, options: OpenOptions, vocab_size: int, *, seed: in
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as child:
-        assert child.stdout is not None and child.stderr is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
         child.stdout.read(1)
         elapsed = perf_counter() - start
         _, log = child.communicate()

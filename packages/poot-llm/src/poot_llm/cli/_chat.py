@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 
 from poot_core import PootError, RequestError
-
 from poot_llm._errors import ContextLengthError
 from poot_llm._llm import LLM
 from poot_llm._open import OpenOptions
@@ -106,10 +107,8 @@ class Terminal:
         self.is_interactive = sys.stdin.isatty()
         self._has_colour = sys.stderr.isatty()
         if self.is_interactive:
-            try:
-                import readline  # noqa: F401  # line editing and history of input()
-            except ImportError:
-                pass
+            with suppress(ImportError):  # line editing and history of input(), where there is any
+                import_module("readline")
 
     def read(self) -> str | None:
         """Return a question, or None at the end."""

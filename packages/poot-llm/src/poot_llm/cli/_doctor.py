@@ -7,7 +7,6 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from poot_core import PootError, Settings
-
 from poot_llm.cli._print import print_json, sizes
 
 __all__ = ["Finding", "examine", "run_doctor"]

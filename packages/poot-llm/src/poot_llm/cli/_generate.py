@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import typer
-from poot_core import DeviceError
 
+from poot_core import DeviceError
 from poot_llm._answer import Output
 from poot_llm._llm import LLM, Prompt
 from poot_llm._open import OpenOptions

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import typer
-from poot_core import Settings, UnsupportedError
 
+from poot_core import Settings, UnsupportedError
 from poot_llm._open import OpenOptions, engine_options, read_model
 
 __all__ = ["run_graph"]
@@ -21,7 +21,9 @@ def run_graph(
     if stage == "graph" and not is_timed:
         _print_traced(model, options)
         return
-    raise UnsupportedError(f"the planner shows no {stage} yet; --stage graph prints the traced graph")
+    raise UnsupportedError(
+        f"the planner shows no {stage} yet; --stage graph prints the traced graph"
+    )
 
 
 def _print_traced(path: str, options: OpenOptions) -> None:

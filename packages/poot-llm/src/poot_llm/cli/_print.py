@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,7 +31,7 @@ def print_pairs(title: str, pairs: Iterable[tuple[str, str]]) -> None:
 
 
 @contextmanager
-def progress(text: str) -> Iterator[None]:
+def progress(text: str) -> Generator[None]:
     """Show on a terminal's stderr what is going on; the line goes away when it is done."""
     if not sys.stderr.isatty():
         yield

@@ -10,9 +10,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from poot_core import PootError
 from typer.exceptions import Abort, Exit, TyperException
 
+from poot_core import PootError
 from poot_llm.cli._app import app
 
 __all__ = ["run"]
@@ -23,7 +23,7 @@ def run(arguments: Sequence[str]) -> int:
     wants_traceback = "--debug" in arguments
     rest = [argument for argument in arguments if argument != "--debug"]
     try:
-        code = app(rest, prog_name="poot", standalone_mode=False)
+        code = app(rest or ["--help"], prog_name="poot", standalone_mode=False)
         sys.stdout.flush()
     except Exit as exit_:
         return exit_.exit_code
