@@ -248,6 +248,7 @@ def test_missing_and_negative_sizes_are_refused(open_with) -> None:
         ({"tiles": (1, 1, 1, 1)}, "4 grid axes"),
         ({"grain": 0}, "grain 0"),
         ({"tiles": (GridDim(1, "T", 0),)}, "divisor=0"),
+        ({"tiles": (1 << 20, 1 << 20)}, "more than 2"),
     ],
 )
 def test_senseless_launches_are_refused(open_with, fields: dict[str, object], said: str) -> None:
@@ -274,3 +275,38 @@ def test_the_device_answers_for_the_protocol(open_with) -> None:
     assert device.caps.num_workers == 2
     assert device.capture(device.prepare([]), {}) is False
     device.synchronize()
+
+
+def test_many_small_launches_keep_their_order(open_with) -> None:
+    # Scaling and adding do not commute, and there are more threads than cores, so that threads are
+    # descheduled at every point.
+    device, kernels = open_with(4)
+    rng = np.random.default_rng(5)
+    n = 64
+    x, y = device.allocate(4 * n, "x"), device.allocate(4 * n, "y")
+    launches, program = [], []
+    for _ in range(250):
+        kind, count = rng.choice(["double", "halve", "add"]), int(rng.integers(0, n + 1))
+        grain = int(rng.integers(1, 40))
+        program.append((kind, count))
+        if kind == "add":
+            arguments = (BufferArgument(x), BufferArgument(y))
+            launches.append(launch(kernels["add"], *arguments, tiles=count, grain=grain))
+        else:
+            factor = ScalarArgument(2.0 if kind == "double" else 0.5, f32)
+            launches.append(
+                launch(kernels["scale"], BufferArgument(y), factor, tiles=count, grain=grain)
+            )
+    step = device.prepare(launches)
+    start_x, start_y = rng.standard_normal((2, n)).astype(np.float32)
+    expected = start_y.copy()
+    for kind, count in program:
+        if kind == "add":
+            expected[:count] += start_x[:count]
+        else:
+            expected[:count] *= np.float32(2.0 if kind == "double" else 0.5)
+    device.upload(x, start_x)
+    for _ in range(150):
+        device.upload(y, start_y)
+        device.run(step, {})
+        np.testing.assert_array_equal(device.view(y).view(np.float32), expected)

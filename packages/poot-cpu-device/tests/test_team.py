@@ -55,10 +55,10 @@ def test_fifty_devices_leave_no_threads(open_with) -> None:
         device.run(step, {})
         device.close()
     for _ in range(100):  # a joined thread may still be leaving the kernel
-        if len(os.listdir("/proc/self/task")) == before:
+        if len(os.listdir("/proc/self/task")) <= before:
             break
         time.sleep(0.02)
-    assert len(os.listdir("/proc/self/task")) == before
+    assert len(os.listdir("/proc/self/task")) <= before
 
 
 def test_a_dropped_device_ends_its_threads(settings) -> None:

@@ -1,13 +1,14 @@
 """Byte offsets of the records that Python and the compiled runtime share.
 
-What several threads write lies on cache lines of its own; two lines apart, because processors fetch
-lines in pairs.
+What changes at different times lies on different cache lines, two apart because processors fetch lines
+in pairs.
 """
 
 from __future__ import annotations
 
 __all__ = [
     "BLOCK_BYTES",
+    "CLOSED",
     "LAUNCH_WORDS",
     "RESIZE_WORDS",
     "Launch",
@@ -17,23 +18,33 @@ __all__ = [
 ]
 
 BLOCK_BYTES = 1024
+CLOSED = 0xFFFFFFFF  # the lower half of CLAIM while there is no open launch
 
 
 class Team:
-    """The control block of a thread team. A futex word is followed by its count of sleepers."""
+    """The control block of a thread team.
 
-    GENERATION = 0  # u32: which step the team works on; u32: threads asleep on it
-    NEXT_TILE = 128  # i64: first tile of the launch that no thread has taken
-    ARRIVED = 136  # u32: threads that wait at the barrier
-    PHASE = 256  # u32: barriers passed; u32: threads asleep on it
-    PREPARED = 384  # ptr: the step's sequence; from here on written between steps only
-    THREADS = 392  # i64
-    SCRATCH = 400  # ptr: private scratch of thread 0
-    SCRATCH_STRIDE = 408  # i64: bytes from one thread's scratch to the next
-    BARRIER_TICKS = 416  # i64: how long a barrier spins before it sleeps
-    IDLE_TICKS = 424  # i64: how long a thread spins for the next step before it sleeps
-    QUIT = 432  # i32: 1 ends the threads
-    NAP = 440  # ptr: int usleep(unsigned), used where there is no futex
+    The first line describes the open launch: whoever waits for it gets all of it with one transfer.
+    """
+
+    CLAIM = 0  # u32: first tile that no thread has taken; u32: serial number of the launch
+    SERIAL = 4  # the upper half of CLAIM, what waiting threads watch and sleep on
+    KERNEL = 8  # ptr
+    ARGUMENTS = 16  # ptr
+    TILES = 24  # i64, less than CLOSED
+    GRAIN = 32  # i64
+    DONE = 40  # i64: tiles that are finished
+    SLEEPING = 48  # i32: 1 if a thread may be asleep
+    PREPARED = 128  # ptr: the step's sequence
+    NEXT_LAUNCH = 136  # i64: index of the launch after the open one
+    ACTIVE = 144  # i32: 1 while a step runs
+    THREADS = 256  # i64; from here on written between steps only
+    SCRATCH = 264  # ptr: private scratch of thread 0
+    SCRATCH_STRIDE = 272  # i64: bytes from one thread's scratch to the next
+    STEP_TICKS = 280  # i64: how long a thread spins within a step before it sleeps
+    IDLE_TICKS = 288  # i64: how long it spins for the next step
+    QUIT = 296  # i32: 1 ends the threads
+    NAP = 304  # ptr: int usleep(unsigned), used where there is no futex
 
 
 class Prepared:
@@ -46,7 +57,7 @@ class Prepared:
     PATCHES = 32  # ptr: (argument slot's address, symbol's index) pairs
     NUM_PATCHES = 40
     VALUES = 48  # ptr: i64 symbol values; value 0 is 1
-    STAMPS = 56  # ptr: num_launches + 1 tick stamps of thread 0, or null
+    STAMPS = 56  # ptr: when each launch began (ticks) and when the last ended, or null
 
 
 class Launch:

@@ -21,7 +21,7 @@ class Runtime:
 
     Attributes:
         step: ``step(team, prepared)`` runs a sequence.
-        worker: ``worker(team, index, generation)`` serves steps until the team quits.
+        worker: ``worker(team, index)`` serves steps until the team quits.
         quit: ``quit(team)`` ends the workers.
         ticks: Reads the clock of the stamps.
         read_address: Address of the kernel that only reads.
@@ -29,7 +29,7 @@ class Runtime:
     """
 
     step: Callable[[int, int], None]
-    worker: Callable[[int, int, int], None]
+    worker: Callable[[int, int], None]
     quit: Callable[[int], None]
     ticks: Callable[[], int]
     read_address: int
@@ -51,14 +51,13 @@ def load_runtime(service: CompileService, target: Target) -> Runtime:
     (compiled,) = service.compile([request])
     code = load_objects([compiled.data], target.arch)
     at = code.symbols[0]
-    pointer, i64, i32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
+    pointer, i64 = ctypes.c_void_p, ctypes.c_int64
     return Runtime(
         step=cast(
             "Callable[[int, int], None]", ctypes.CFUNCTYPE(None, pointer, pointer)(at["poot_step"])
         ),
         worker=cast(
-            "Callable[[int, int, int], None]",
-            ctypes.CFUNCTYPE(None, pointer, i64, i32)(at["poot_worker"]),
+            "Callable[[int, int], None]", ctypes.CFUNCTYPE(None, pointer, i64)(at["poot_worker"])
         ),
         quit=cast("Callable[[int], None]", ctypes.CFUNCTYPE(None, pointer)(at["poot_quit"])),
         ticks=cast("Callable[[], int]", ctypes.CFUNCTYPE(i64)(at["poot_ticks"])),

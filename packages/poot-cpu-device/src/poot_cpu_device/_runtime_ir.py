@@ -1,14 +1,23 @@
 """The compiled runtime as LLVM IR: one call runs a whole step on the thread team.
 
-Each thread walks the launch table. A launch of one chunk is run by thread 0 alone, and a run of such
-launches needs no barrier in between. In other launches threads take chunks of tiles from a counter,
-large ones first, so that each thread streams through memory and the last chunks even out.
+One launch is open at a time. Threads take chunks of its tiles, large ones first, so that each streams
+through memory and the last chunks even out. The thread that finishes the last tile opens the next
+launch, and runs launches of one chunk at once by itself. So a launch waits for tiles, never for
+threads: one that was descheduled between chunks holds nobody up, and joins in where the others are.
 """
 
 from __future__ import annotations
 
 from poot_core import Target
-from poot_cpu_device._layout import LAUNCH_WORDS, RESIZE_WORDS, Launch, Prepared, Resize, Team
+from poot_cpu_device._layout import (
+    CLOSED,
+    LAUNCH_WORDS,
+    RESIZE_WORDS,
+    Launch,
+    Prepared,
+    Resize,
+    Team,
+)
 from poot_cpu_device._machine import machine_of
 
 __all__ = ["ENTRIES", "READ_TILE_BYTES", "runtime_ir"]
@@ -23,9 +32,9 @@ def runtime_ir(target: Target, platform: str) -> str:
     parts = (
         machine_of(target, platform, Team.NAP).text(),
         _wait(),
-        _barrier(),
         _bind(),
-        _walk(),
+        _advance(),
+        _work(),
         _entries(),
         _read_kernel(),
     )
@@ -41,16 +50,33 @@ def _load(name: str, kind: str, base: str, offset: int) -> str:
   %{name} = load {kind}, ptr %{name}.at"""
 
 
+_ALIGNMENT = {"i32": 4, "i64": 8, "ptr": 8}
+
+
+def _load_shared(name: str, kind: str, base: str, offset: int) -> str:
+    """Load what another thread may be storing."""
+    return f"""{_field(f"{name}.at", base, offset)}
+  %{name} = load atomic {kind}, ptr %{name}.at acquire, align {_ALIGNMENT[kind]}"""
+
+
+def _store(value: str, kind: str, base: str, offset: int, order: str) -> str:
+    operand = value if value.isdigit() else f"%{value}"
+    at = f"field.{offset}"
+    return f"""{_field(at, base, offset)}
+  store atomic {kind} {operand}, ptr %{at} {order}, align {_ALIGNMENT[kind]}"""
+
+
 def _wait() -> str:
-    """Waiting for a word to change, and changing it."""
+    """Waiting for the next launch, and ending others' waiting."""
     return f"""
-define internal void @await(ptr %team, ptr %word, i32 %seen, i64 %spin) noinline #rt {{
+define internal void @await(ptr %team, i32 %seen, i64 %spin) noinline #rt {{
 entry:
+  {_field("serial", "%team", Team.SERIAL)}
   %start = call i64 @ticks()
   br label %spinning
 spinning:
   %n = phi i32 [ 0, %entry ], [ %n1, %again ], [ 0, %clock ]
-  %now = load atomic i32, ptr %word acquire, align 4
+  %now = load atomic i32, ptr %serial acquire, align 4
   %same = icmp eq i32 %now, %seen
   br i1 %same, label %again, label %done
 again:
@@ -64,72 +90,38 @@ clock:
   %early = icmp ult i64 %spent, %spin
   br i1 %early, label %spinning, label %sleepy
 sleepy:
-  {_field("sleepers", "%word", 4)}
-  %s = atomicrmw add ptr %sleepers, i32 1 seq_cst
-  br label %check
-check:
-  %last = load atomic i32, ptr %word seq_cst, align 4
+  {_field("sleeping", "%team", Team.SLEEPING)}
+  store atomic i32 1, ptr %sleeping seq_cst, align 4
+  %last = load atomic i32, ptr %serial seq_cst, align 4
   %still = icmp eq i32 %last, %seen
-  br i1 %still, label %asleep, label %awake
+  br i1 %still, label %asleep, label %done
 asleep:
-  call void @sleep_on(ptr %team, ptr %word, i32 %seen)
-  br label %check
-awake:
-  %u = atomicrmw sub ptr %sleepers, i32 1 seq_cst
-  br label %done
+  call void @sleep_on(ptr %team, ptr %serial, i32 %seen)
+  br label %sleepy
 done:
   ret void
 }}
-define internal void @release(ptr %team, ptr %word) #rt {{
+define internal void @wake(ptr %team) #rt {{
 entry:
-  %old = load atomic i32, ptr %word monotonic, align 4
-  %new = add i32 %old, 1
-  store atomic i32 %new, ptr %word seq_cst, align 4
-  {_field("sleepers", "%word", 4)}
-  %s = load atomic i32, ptr %sleepers seq_cst, align 4
+  {_field("sleeping", "%team", Team.SLEEPING)}
+  %s = load atomic i32, ptr %sleeping seq_cst, align 4
   %none = icmp eq i32 %s, 0
   br i1 %none, label %done, label %wake
 wake:
-  call void @wake_all(ptr %team, ptr %word)
+  store atomic i32 0, ptr %sleeping seq_cst, align 4
+  {_field("serial", "%team", Team.SERIAL)}
+  call void @wake_all(ptr %team, ptr %serial)
   br label %done
 done:
   ret void
-}}"""
-
-
-def _barrier() -> str:
-    """The last thread to arrive resets the counters and lets the others go."""
-    return f"""
-define internal i1 @arrive(ptr %team, i64 %threads) #rt {{
-entry:
-  {_field("arrived", "%team", Team.ARRIVED)}
-  %n = atomicrmw add ptr %arrived, i32 1 acq_rel
-  %n1 = add i32 %n, 1
-  %all = trunc i64 %threads to i32
-  %last = icmp eq i32 %n1, %all
-  br i1 %last, label %open, label %done
-open:
-  store atomic i32 0, ptr %arrived monotonic, align 4
-  {_field("next", "%team", Team.NEXT_TILE)}
-  store atomic i64 0, ptr %next monotonic, align 8
-  {_field("phase", "%team", Team.PHASE)}
-  call void @release(ptr %team, ptr %phase)
-  br label %done
-done:
-  ret i1 %last
 }}
-define internal void @barrier(ptr %team, i64 %threads) #rt {{
-entry:
-  {_field("phase", "%team", Team.PHASE)}
-  %seen = load atomic i32, ptr %phase monotonic, align 4
-  %last = call i1 @arrive(ptr %team, i64 %threads)
-  br i1 %last, label %done, label %wait
-wait:
-  {_load("spin", "i64", "%team", Team.BARRIER_TICKS)}
-  call void @await(ptr %team, ptr %phase, i32 %seen, i64 %spin)
-  br label %done
-done:
-  ret void
+define internal i64 @close_launch(ptr %team) #rt {{
+  {_field("claim", "%team", Team.CLAIM)}
+  %old = load atomic i64, ptr %claim monotonic, align 8
+  %closed = or i64 %old, {CLOSED}
+  store atomic i64 %closed, ptr %claim monotonic, align 8
+  %next = add i64 %closed, 1
+  ret i64 %next
 }}"""
 
 
@@ -206,35 +198,31 @@ stored{axis}:
   {after}"""
 
 
-def _walk() -> str:
-    """All launches of a step, as one thread sees them.
+def _advance() -> str:
+    """Goes to the next launch that needs the team; runs small ones on the way.
 
-    A timed step meets once before its first launch, so that waking the team counts to none.
+    One thread at a time is here: the caller of the step, or who finished a launch's last tile. A
+    launch is described while its claim is closed, so that nobody mixes two launches: a thread that
+    read a part of each fails to exchange the claim.
     """
     return f"""
-declare i64 @llvm.umax.i64(i64, i64)
-declare i64 @llvm.umin.i64(i64, i64)
-define internal void @walk(ptr %team, ptr %prepared, i64 %index, i64 %threads, ptr %scratch) #rt {{
+define internal void @advance(ptr %team, ptr %scratch, i1 %is.caller) #rt {{
 entry:
+  {_load("prepared", "ptr", "%team", Team.PREPARED)}
+  {_load("start", "i64", "%team", Team.NEXT_LAUNCH)}
+  {_load("threads", "i64", "%team", Team.THREADS)}
   {_load("table", "ptr", "%prepared", Prepared.TABLE)}
   {_load("count", "i64", "%prepared", Prepared.NUM_LAUNCHES)}
   {_load("stamps", "ptr", "%prepared", Prepared.STAMPS)}
-  {_field("next", "%team", Team.NEXT_TILE)}
-  %first = icmp eq i64 %index, 0
+  {_field("claim", "%team", Team.CLAIM)}
   %timed = icmp ne ptr %stamps, null
-  %stamping = and i1 %first, %timed
   %alone = icmp eq i64 %threads, 1
-  %several = icmp ne i64 %threads, 1
-  %gather = and i1 %timed, %several
-  %immediate = xor i1 %gather, true
-  %shares = shl i64 %threads, 1
   br label %head
 head:
-  %i = phi i64 [ 0, %entry ], [ %i1, %following ]
-  %any.before = phi i1 [ %gather, %entry ], [ %any.now, %following ]
-  %serial.before = phi i1 [ %immediate, %entry ], [ %serial.now, %following ]
+  %i = phi i64 [ %start, %entry ], [ %i1, %following ]
+  %i1 = add i64 %i, 1
   %more = icmp ult i64 %i, %count
-  br i1 %more, label %launch, label %done
+  br i1 %more, label %launch, label %finish
 launch:
   %offset = mul i64 %i, {LAUNCH_WORDS * 8}
   %record = getelementptr i8, ptr %table, i64 %offset
@@ -242,61 +230,116 @@ launch:
   {_load("arguments", "ptr", "%record", Launch.ARGUMENTS)}
   {_load("tiles", "i64", "%record", Launch.TILES)}
   {_load("grain", "i64", "%record", Launch.GRAIN)}
-  %few = icmp ule i64 %tiles, %grain
-  %serial = or i1 %few, %alone
   %empty = icmp eq i64 %tiles, 0
-  br i1 %empty, label %stamp, label %order
-order:
-  %both = and i1 %serial, %serial.before
-  %apart = xor i1 %both, true
-  %needed = and i1 %any.before, %apart
-  br i1 %needed, label %meet, label %stamp
-meet:
-  call void @barrier(ptr %team, i64 %threads)
-  br label %stamp
+  br i1 %empty, label %following, label %full
+full:
+  br i1 %timed, label %stamp, label %choose
 stamp:
-  br i1 %stamping, label %take.stamp, label %choose
-take.stamp:
   %stamp.at = getelementptr i64, ptr %stamps, i64 %i
   %t = call i64 @ticks()
   store i64 %t, ptr %stamp.at
   br label %choose
 choose:
-  br i1 %empty, label %following, label %full
-full:
-  br i1 %serial, label %one, label %claim
-one:
-  br i1 %first, label %whole, label %following
+  %few = icmp ule i64 %tiles, %grain
+  %serial = or i1 %few, %alone
+  br i1 %serial, label %whole, label %open
 whole:
   call void %kernel(ptr %arguments, i64 0, i64 %tiles, ptr %scratch)
   br label %following
-claim:
-  %fresh = load atomic i64, ptr %next monotonic, align 8
-  br label %try
-try:
-  %begin = phi i64 [ %fresh, %claim ], [ %observed, %size ]
+following:
+  br label %head
+open:
+  %next = call i64 @close_launch(ptr %team)
+  {_store("kernel", "ptr", "%team", Team.KERNEL, "release")}
+  {_store("arguments", "ptr", "%team", Team.ARGUMENTS, "release")}
+  {_store("tiles", "i64", "%team", Team.TILES, "release")}
+  {_store("grain", "i64", "%team", Team.GRAIN, "release")}
+  {_store("0", "i64", "%team", Team.DONE, "release")}
+  {_store("i1", "i64", "%team", Team.NEXT_LAUNCH, "release")}
+  store atomic i64 %next, ptr %claim seq_cst, align 8
+  call void @wake(ptr %team)
+  ret void
+finish:
+  br i1 %timed, label %last.stamp, label %finished
+last.stamp:
+  %last.at = getelementptr i64, ptr %stamps, i64 %count
+  %last.t = call i64 @ticks()
+  store i64 %last.t, ptr %last.at
+  br label %finished
+finished:
+  {_store("0", "i32", "%team", Team.ACTIVE, "release")}
+  br i1 %is.caller, label %done, label %tell
+tell:
+  %after = call i64 @close_launch(ptr %team)
+  %nothing = or i64 %after, {CLOSED}
+  store atomic i64 %nothing, ptr %claim seq_cst, align 8
+  call void @wake(ptr %team)
+  br label %done
+done:
+  ret void
+}}"""
+
+
+def _work() -> str:
+    """Takes chunks of whatever launch is open: the caller until its step is over, others for ever."""
+    return f"""
+declare i64 @llvm.umax.i64(i64, i64)
+declare i64 @llvm.umin.i64(i64, i64)
+define internal void @work(ptr %team, i64 %index, i1 %is.caller) noinline #rt {{
+entry:
+  {_load("threads", "i64", "%team", Team.THREADS)}
+  %shares = shl i64 %threads, 1
+  {_field("claim", "%team", Team.CLAIM)}
+  {_field("done", "%team", Team.DONE)}
+  br label %look
+look:
+  %seen = load atomic i64, ptr %claim acquire, align 8
+  %begin = and i64 %seen, {CLOSED}
+  {_load_shared("tiles", "i64", "%team", Team.TILES)}
+  %some = icmp ult i64 %begin, %tiles
+  br i1 %some, label %take, label %none
+take:
+  {_load_shared("kernel", "ptr", "%team", Team.KERNEL)}
+  {_load_shared("arguments", "ptr", "%team", Team.ARGUMENTS)}
+  {_load_shared("grain", "i64", "%team", Team.GRAIN)}
+  {_load_shared("base", "ptr", "%team", Team.SCRATCH)}
+  {_load_shared("stride", "i64", "%team", Team.SCRATCH_STRIDE)}
   %left = sub i64 %tiles, %begin
-  %some = icmp sgt i64 %left, 0
-  br i1 %some, label %size, label %following
-size:
   %share = udiv i64 %left, %shares
   %large = call i64 @llvm.umax.i64(i64 %share, i64 %grain)
   %chunk = call i64 @llvm.umin.i64(i64 %large, i64 %left)
-  %end = add i64 %begin, %chunk
-  %pair = cmpxchg ptr %next, i64 %begin, i64 %end monotonic monotonic
-  %observed = extractvalue {{ i64, i1 }} %pair, 0
+  %taken = add i64 %seen, %chunk
+  %pair = cmpxchg ptr %claim, i64 %seen, i64 %taken acq_rel acquire
   %won = extractvalue {{ i64, i1 }} %pair, 1
-  br i1 %won, label %work, label %try
-work:
+  br i1 %won, label %run, label %look
+run:
+  %scratch.offset = mul i64 %stride, %index
+  %scratch = getelementptr i8, ptr %base, i64 %scratch.offset
+  %end = add i64 %begin, %chunk
   call void %kernel(ptr %arguments, i64 %begin, i64 %end, ptr %scratch)
-  br label %claim
-following:
-  %any.here = xor i1 %empty, true
-  %any.now = or i1 %any.before, %any.here
-  %serial.now = select i1 %empty, i1 %serial.before, i1 %serial
-  %i1 = add i64 %i, 1
-  br label %head
-done:
+  %before = atomicrmw add ptr %done, i64 %chunk acq_rel
+  %now = add i64 %before, %chunk
+  %all = icmp eq i64 %now, %tiles
+  br i1 %all, label %last, label %look
+last:
+  call void @advance(ptr %team, ptr %scratch, i1 %is.caller)
+  br label %look
+none:
+  {_load_shared("active", "i32", "%team", Team.ACTIVE)}
+  {_load_shared("quit", "i32", "%team", Team.QUIT)}
+  %idle = icmp eq i32 %active, 0
+  %asked = icmp ne i32 %quit, 0
+  %over = select i1 %is.caller, i1 %idle, i1 %asked
+  br i1 %over, label %over.now, label %wait
+wait:
+  {_load_shared("step.ticks", "i64", "%team", Team.STEP_TICKS)}
+  {_load_shared("idle.ticks", "i64", "%team", Team.IDLE_TICKS)}
+  %spin = select i1 %idle, i64 %idle.ticks, i64 %step.ticks
+  %upper = lshr i64 %seen, 32
+  %serial = trunc i64 %upper to i32
+  call void @await(ptr %team, i32 %serial, i64 %spin)
+  br label %look
+over.now:
   ret void
 }}"""
 
@@ -304,77 +347,32 @@ done:
 def _entries() -> str:
     """What Python calls."""
     return f"""
-define internal ptr @scratch_of(ptr %team, i64 %index) #rt {{
-  {_load("base", "ptr", "%team", Team.SCRATCH)}
-  {_load("stride", "i64", "%team", Team.SCRATCH_STRIDE)}
-  %offset = mul i64 %stride, %index
-  %own = getelementptr i8, ptr %base, i64 %offset
-  ret ptr %own
-}}
 define void @poot_step(ptr %team, ptr %prepared) #rt {{
 entry:
   call void @bind(ptr %prepared)
-  {_load("threads", "i64", "%team", Team.THREADS)}
-  %scratch = call ptr @scratch_of(ptr %team, i64 0)
-  %alone = icmp eq i64 %threads, 1
-  br i1 %alone, label %walk, label %publish
-publish:
-  {_field("work", "%team", Team.PREPARED)}
-  store ptr %prepared, ptr %work
-  {_field("generation", "%team", Team.GENERATION)}
-  call void @release(ptr %team, ptr %generation)
-  br label %walk
-walk:
-  call void @walk(ptr %team, ptr %prepared, i64 0, i64 %threads, ptr %scratch)
-  br i1 %alone, label %stamp, label %meet
-meet:
-  call void @barrier(ptr %team, i64 %threads)
-  br label %stamp
-stamp:
-  {_load("stamps", "ptr", "%prepared", Prepared.STAMPS)}
-  %untimed = icmp eq ptr %stamps, null
-  br i1 %untimed, label %done, label %take
-take:
-  {_load("count", "i64", "%prepared", Prepared.NUM_LAUNCHES)}
-  %last = getelementptr i64, ptr %stamps, i64 %count
-  %t = call i64 @ticks()
-  store i64 %t, ptr %last
-  br label %done
-done:
+  {_store("prepared", "ptr", "%team", Team.PREPARED, "monotonic")}
+  {_store("0", "i64", "%team", Team.NEXT_LAUNCH, "monotonic")}
+  {_store("1", "i32", "%team", Team.ACTIVE, "monotonic")}
+  {_load("scratch", "ptr", "%team", Team.SCRATCH)}
+  call void @advance(ptr %team, ptr %scratch, i1 true)
+  call void @work(ptr %team, i64 0, i1 true)
   ret void
 }}
-define void @poot_worker(ptr %team, i64 %index, i32 %generation.start) #rt {{
-entry:
-  {_field("generation", "%team", Team.GENERATION)}
-  br label %idle
-idle:
-  %seen = phi i32 [ %generation.start, %entry ], [ %next, %work ]
-  {_load("spin", "i64", "%team", Team.IDLE_TICKS)}
-  call void @await(ptr %team, ptr %generation, i32 %seen, i64 %spin)
-  %next = add i32 %seen, 1
-  {_load("quit", "i32", "%team", Team.QUIT)}
-  %over = icmp ne i32 %quit, 0
-  br i1 %over, label %done, label %work
-work:
-  {_load("prepared", "ptr", "%team", Team.PREPARED)}
-  {_load("threads", "i64", "%team", Team.THREADS)}
-  %scratch = call ptr @scratch_of(ptr %team, i64 %index)
-  call void @walk(ptr %team, ptr %prepared, i64 %index, i64 %threads, ptr %scratch)
-  %last = call i1 @arrive(ptr %team, i64 %threads)
-  br label %idle
-done:
+define void @poot_worker(ptr %team, i64 %index) #rt {{
+  call void @work(ptr %team, i64 %index, i1 false)
+  ret void
+}}
+define void @poot_quit(ptr %team) #rt {{
+  {_store("1", "i32", "%team", Team.QUIT, "release")}
+  %next = call i64 @close_launch(ptr %team)
+  %nothing = or i64 %next, {CLOSED}
+  {_store("nothing", "i64", "%team", Team.CLAIM, "seq_cst")}
+  call void @wake(ptr %team)
   ret void
 }}
 define i64 @poot_ticks() #rt {{
   %t = call i64 @ticks()
   ret i64 %t
-}}
-define void @poot_quit(ptr %team) #rt {{
-  {_field("quit", "%team", Team.QUIT)}
-  store i32 1, ptr %quit
-  {_field("generation", "%team", Team.GENERATION)}
-  call void @release(ptr %team, ptr %generation)
-  ret void
 }}"""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -152,7 +153,10 @@ class CpuSequence:
         if any(dim.symbol is not None for dim in launch.grid):
             resizes.append(self._resize(number, launch.grid, axis_slots))
         else:
-            row[_layout.Launch.TILES // 8] = np.prod([dim.count({}) for dim in launch.grid])
+            tiles = math.prod(dim.count({}) for dim in launch.grid)
+            if tiles >= _layout.CLOSED:
+                raise ShapeError(f"launch {launch.label!r} has {tiles} tiles, more than 2^32 - 2")
+            row[_layout.Launch.TILES // 8] = tiles
         return used + len(launch.arguments)
 
     def _constant(self, argument: Argument, launch: Launch) -> int:

@@ -20,7 +20,7 @@ from poot_cpu_device._runtime import Runtime
 
 __all__ = ["ThreadTeam"]
 
-_BARRIER_SPIN_S = 20e-6  # a futex round trip costs about as much
+_STEP_SPIN_S = 20e-6  # a futex round trip costs about as much
 _IDLE_SPIN_S = 50e-6  # a driver's work between two steps
 _CALIBRATION_S = 2e-3
 _SCRATCH_GAP_BYTES = 4096 + 128  # threads' scratch must not share cache sets or fetched line pairs
@@ -54,7 +54,7 @@ class ThreadTeam:
         self._address = int(self._block.ctypes.data)
         rate = self._ticks_per_second
         self._write(Team.THREADS, self.num_threads)
-        self._write(Team.BARRIER_TICKS, int(_BARRIER_SPIN_S * rate))
+        self._write(Team.STEP_TICKS, int(_STEP_SPIN_S * rate))
         self._write(Team.IDLE_TICKS, int(_IDLE_SPIN_S * rate))
         self._write(Team.SCRATCH, int(self._scratch.ctypes.data))
         self._write(Team.SCRATCH_STRIDE, self._stride())
@@ -102,12 +102,11 @@ class ThreadTeam:
     def _start(self) -> None:
         if self._closed:
             raise DeviceError("the host device is closed")
-        generation = int(self._block[Team.GENERATION : Team.GENERATION + 4].view(np.uint32)[0])
         for index in range(1 + len(self._threads), self.num_threads):
             # Daemons: the interpreter must not wait for them before its exit handlers run.
             thread = threading.Thread(
                 target=self._runtime.worker,
-                args=(self._address, index, generation),
+                args=(self._address, index),
                 name=f"poot-cpu-{index}",
                 daemon=True,
             )
