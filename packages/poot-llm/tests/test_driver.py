@@ -196,6 +196,20 @@ def test_prompt_logits_share_steps_with_others() -> None:
     assert tokens_of(events[other]) == greedy_answer([9, 9], 9)
 
 
+def test_prompt_logits_survive_being_put_back() -> None:
+    driver = Driver(FakeEngine(num_blocks=17, max_sequences=2, max_step_tokens=2))
+    prompt = prompts(1, seed=4)[0][:30]
+    params = SamplingParams(temperature=0.0, max_tokens=60)
+    other = driver.add(Request(prompt_ids=[9] * 4, params=params))
+    score = driver.add(Request(prompt_ids=prompt + prompt[:6], scores_prompt=True))
+    events = run_all(driver, [other, score])
+    assert driver.stats.preemptions > 0
+    whole = prompt + prompt[:6]
+    expected = np.stack([logits_of(whole[: i + 1], 97) for i in range(len(whole))])
+    np.testing.assert_array_equal(events[score][-1].prompt_logits, expected)
+    assert tokens_of(events[other]) == greedy_answer([9] * 4, 60)
+
+
 def test_prompts_share_steps_with_decoding() -> None:
     engine = FakeEngine(max_step_tokens=8)
     driver = Driver(engine)
@@ -243,6 +257,8 @@ def test_bad_prompts_are_refused() -> None:
         driver.add(Request(prompt_ids=[-1]))
     with pytest.raises(RequestError, match="whole numbers"):
         driver.add(Request(prompt_ids=[1.5]))
+    with pytest.raises(RequestError, match="logit_bias names token 97"):
+        driver.add(Request(prompt_ids=[1], params=SamplingParams(logit_bias={97: 1})))
     with pytest.raises(ContextLengthError, match="64 tokens and the context holds 64") as caught:
         driver.add(Request(prompt_ids=[1] * 64))
     assert (caught.value.prompt_tokens, caught.value.context_tokens) == (64, 64)

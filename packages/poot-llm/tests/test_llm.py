@@ -1,5 +1,6 @@
 import gc
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from llm_tokenizers import byte_level
 
 from poot_core import DeviceError, RequestError, UnsupportedError
 from poot_llm import LLM, ContextLengthError, SamplingParams, Tokenizer
+from poot_llm._fair_lock import FairLock
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
 BACKEND = byte_level(vocab_limit=300)
@@ -169,6 +171,45 @@ def test_threads_share_the_steps() -> None:
         for thread in threads:
             thread.join()
     assert got == {i: greedy_answer([i], 12, SIZE) for i in range(8)}
+
+
+def test_a_long_answer_does_not_starve_another_thread() -> None:
+    with open_llm(context_tokens=4096, num_blocks=1100) as llm:
+        long = SamplingParams(temperature=0.0, max_tokens=400)
+        seen: list[int] = []
+
+        def work() -> None:
+            llm.generate([2], SamplingParams(temperature=0.0, max_tokens=3))
+            seen.append(llm.stats.steps)
+
+        stream = llm.stream([1], long)
+        next(stream)
+        thread = threading.Thread(target=work)
+        thread.start()
+        total = 1 + sum(1 for _ in stream)
+        thread.join()
+    assert total == 400
+    assert seen[0] < 300, "the short answer had to wait for the long one"
+
+
+def test_the_lock_is_handed_on_in_order() -> None:
+    lock = FairLock()
+    order: list[int] = []
+
+    def work(number: int) -> None:
+        with lock:
+            order.append(number)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(5)]
+    with lock:
+        for count, thread in enumerate(threads, start=1):
+            thread.start()
+            while len(lock._waiters) < count:
+                time.sleep(0.001)
+    for thread in threads:
+        thread.join()
+    with lock:
+        assert order == [0, 1, 2, 3, 4]
 
 
 def test_closing_twice_is_fine_and_using_it_then_is_not() -> None:

@@ -117,20 +117,27 @@ class Driver:
         """Return the prompt as it goes into the model.
 
         Raises:
-            RequestError: If the prompt is empty or holds an id outside the vocabulary.
+            RequestError: If the prompt is empty, or it or the bias holds an id outside the vocabulary.
             ContextLengthError: If the prompt does not fit.
         """
         prompt = check_prompt(request.prompt_ids, self._vocab_size)
         answer_tokens = 0 if request.scores_prompt else 1
         if prompt.size + answer_tokens > self._context_tokens:
             raise ContextLengthError.of(prompt.size, self._context_tokens)
+        for token_id in request.params.logit_bias:
+            if token_id >= self._vocab_size:
+                raise RequestError(
+                    f"logit_bias names token {token_id}; the vocabulary holds ids 0 to "
+                    f"{self._vocab_size - 1}",
+                    field="logit_bias",
+                )
         return prompt
 
     def add(self, request: Request) -> int:
         """Queue a request and return its id, which is never used again.
 
         Raises:
-            RequestError: If the prompt is empty or holds an id outside the vocabulary.
+            RequestError: If the prompt is empty, or it or the bias holds an id outside the vocabulary.
             ContextLengthError: If the prompt does not fit.
             DeviceError: If an earlier step failed.
         """

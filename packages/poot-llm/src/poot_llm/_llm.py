@@ -5,10 +5,9 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +18,7 @@ from poot_core import DeviceError, RequestError, UnsupportedError
 from poot_executor import Engine, EngineInfo
 from poot_llm._answer import Answer, Delta, Output
 from poot_llm._driver import Driver, DriverStats
+from poot_llm._fair_lock import FairLock
 from poot_llm._request import Request, TokenEvent
 from poot_llm._sampling_params import SamplingParams
 from poot_llm._text_stream import TextStream
@@ -127,7 +127,7 @@ class LLM:
         self._engine = opened.engine
         self._resources = opened.resources
         self._is_closed = False
-        self._lock = RLock()
+        self._lock = FairLock()
         self._inbox: dict[int, deque[TokenEvent]] = {}
         try:
             self._driver = Driver(opened.engine, eos_token_ids=opened.eos_token_ids)
@@ -247,13 +247,11 @@ class LLM:
             RequestError: If there are none, or one is outside the vocabulary.
             ContextLengthError: If they do not fit.
         """
-        request = Request(prompt_ids=ids, scores_prompt=True)
-        with self._opened():
-            request_id = self._add(request)
-            try:
-                event = self._next_event(request_id)
-            finally:
-                self._forget(request_id)
+        request_id = self._add(Request(prompt_ids=ids, scores_prompt=True))
+        try:
+            event = self._next_event(request_id)
+        finally:
+            self._forget(request_id)
         if event.prompt_logits is None:
             raise DeviceError(f"the step failed: {event.error}")
         return event.prompt_logits
@@ -304,14 +302,17 @@ class LLM:
             return None
         return TextStream(self.tokenizer.detokenizer(continues=continues), params)
 
-    def _opened(self) -> RLock:
-        if self._is_closed:
-            raise DeviceError("this LLM is closed; open it anew")
-        return self._lock
+    @contextmanager
+    def _opened(self) -> Generator[Driver]:
+        """Hold the lock over an open driver."""
+        with self._lock:
+            if self._is_closed:
+                raise DeviceError("this LLM is closed; open it anew")
+            yield self._driver
 
     def _add(self, request: Request) -> int:
-        with self._opened():
-            request_id = self._driver.add(request)
+        with self._opened() as driver:
+            request_id = driver.add(request)
             self._inbox[request_id] = deque()
             return request_id
 
@@ -328,10 +329,11 @@ class LLM:
         """Step the driver, for everybody, until one of these requests has an event."""
         while True:
             # The lock is free between steps, so that other threads get on.
-            with self._opened():
+            with self._opened() as driver:
                 if any(self._inbox[request_id] for request_id in request_ids):
                     return
-                for event in self._driver.step():
+                assert driver.has_work, "a request ended without an event"
+                for event in driver.step():
                     if event.request_id in self._inbox:
                         self._inbox[event.request_id].append(event)
 
@@ -343,8 +345,8 @@ class LLM:
         """Return the next delta of an answer; end it where a stop string came."""
         delta = answer.take(self._next_event(answer.request_id))
         if answer.is_stopped_by_text:
-            with self._lock:
-                answer.stop_by_text(self._driver.cancel(answer.request_id))
+            with self._opened() as driver:
+                answer.stop_by_text(driver.cancel(answer.request_id))
             return replace(delta, finish_reason="stop", timings=answer.timings)
         return delta
 
@@ -371,8 +373,8 @@ class LLM:
         self, ids: list[int], params: SamplingParams | None, *, continues: bool
     ) -> Generator[Delta, None, None]:
         params = params or SamplingParams()
-        with self._opened():
-            self._driver.check(Request(prompt_ids=ids, params=params))
+        with self._opened() as driver:
+            driver.check(Request(prompt_ids=ids, params=params))
         self._open_stream(params, continues=continues)
 
         def deltas() -> Generator[Delta, None, None]:

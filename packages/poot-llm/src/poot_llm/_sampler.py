@@ -74,7 +74,7 @@ class RowSampler:
         params: What the request asks.
         end_ids: Tokens that end the sequence; forbidden until ``min_tokens``.
         prompt_ids: The prompt, for the repetition penalty.
-        vocab_size: Width of a row; ids past it (bias, end tokens) are left out.
+        vocab_size: Width of a row; end tokens past it are left out.
         limit: Most tokens that will be added.
         choice: Which answer of the request this is.
 
@@ -107,7 +107,7 @@ class RowSampler:
         self._choice = choice
         self._seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else params.seed
         self._end_ids = np.array([i for i in sorted(end_ids) if i < vocab_size], np.int64)
-        bias = {i: v for i, v in params.logit_bias.items() if i < vocab_size}
+        bias = params.logit_bias
         self._bias_ids = np.array(list(bias), np.int64)
         self._bias_values = np.array(list(bias.values()), np.float32)
         self._seen = _Seen.of(prompt_ids, limit) if params.has_penalties else None

@@ -129,8 +129,8 @@ class Scheduler:
         while (blocks := self._blocks.allocate(1)) is None:
             victim = self.running.pop()
             self._release(victim)
+            victim.restart()
             self.waiting.appendleft(victim)
-            victim.preemptions += 1
             self.preemptions += 1
             if victim is sequence:
                 return False
@@ -142,4 +142,3 @@ class Scheduler:
         self._blocks.free(reversed(sequence.blocks))
         sequence.blocks = []
         sequence.blocks_version += 1
-        sequence.computed = 0

@@ -80,6 +80,12 @@ class Sequence:
         """Tokens of the answer so far."""
         return self.length - self.prompt_length
 
+    def restart(self) -> None:
+        """Forget what was computed, not what is known."""
+        self.computed = 0
+        self.logit_rows.clear()
+        self.preemptions += 1
+
     def timings(self, now_s: float) -> Timings:
         """Return where the time went until ``now_s`` (``time.perf_counter``)."""
         first_step = self.first_step_s or now_s
