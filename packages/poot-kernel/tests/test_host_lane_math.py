@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from poot_core import Settings, UnsupportedError
 from poot_kernel.compile import CompileRequest, CompileService, host_target, load_objects
 from poot_kernel.targets.host.math import MATH_FUNCTIONS, math_function
