@@ -214,8 +214,9 @@ def test_workers_end_with_their_parent(end: str) -> None:
         print(*service.worker_pids(), flush=True)
         {end}
     """
-    done = run_program(program)
+    done = run_program(program, PYTHONWARNINGS="error")
     assert wait_until_gone(int(done.stdout)), done.stderr
+    assert done.stderr == ""
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import queue
@@ -203,11 +204,17 @@ def _num_cores() -> int:
     return os.cpu_count() or 1
 
 
+def _close_all() -> None:
+    for service in list(_services):
+        service.close()
+
+
 def _after_fork_in_child() -> None:
     for service in list(_services):
         with contextlib.suppress(Exception):
             service.after_fork()
 
 
+atexit.register(_close_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
