@@ -1,5 +1,6 @@
 """The planner: compiles a graph for a target into a program of fused kernels and runs it on a device."""
 
+from poot_executor._backends import Backend, list_backends
 from poot_executor._device import (
     Argument,
     Buffer,
@@ -14,9 +15,11 @@ from poot_executor._device import (
     SymbolArgument,
 )
 from poot_executor._engine import Engine, EngineInfo, EngineOptions, StepInputs, WeightSource
+from poot_executor._open import open_engine, plan, trace_options
 
 __all__ = [
     "Argument",
+    "Backend",
     "Buffer",
     "BufferArgument",
     "Device",
@@ -32,4 +35,8 @@ __all__ = [
     "StepInputs",
     "SymbolArgument",
     "WeightSource",
+    "list_backends",
+    "open_engine",
+    "plan",
+    "trace_options",
 ]

@@ -27,7 +27,7 @@ from poot_executor.passes import (
     choose_activation,
 )
 from poot_graph_ir import Graph, Value
-from poot_kernelgen import WeightLayout
+from poot_kernelgen import ArgmaxRequest, WeightLayout
 
 __all__ = ["Pass", "PlanOptions", "compile_graph", "pipeline", "rewrite"]
 
@@ -174,12 +174,14 @@ def _program(
     )
     rows = {"T": options.max_tokens, "L": options.max_logits}
     logits = dict(planned.outputs)["logits"]
-    offsets, arena_bytes = _place(launches, planned.temps, rows, logits)
+    vocab_size = int(dict(graph.outputs)["logits"].shape[-1])  # type: ignore[arg-type]
+    temps = list(planned.temps)
+    greedy = _greedy(temps, requests, logits, vocab_size)
+    offsets, arena_bytes = _place(launches, temps, rows, logits)
     names = {str(o.value) for x in launches for o in x.operands if o.kind == "state"}
     states = tuple(
         _state(name, value, planned) for name, value in graph.states.items() if name in names
     )
-    vocab_size = int(dict(graph.outputs)["logits"].shape[-1])  # type: ignore[arg-type]
     return Program(
         name=graph.name,
         target=str(target),
@@ -187,11 +189,12 @@ def _program(
         rows=tuple(rows.items()),
         requests=_items(requests),
         launches=settled,
+        greedy=greedy,
         matrices=_items(matrices),
         layouts=tuple(options.layout(m.source) for m in matrices.items),
         vectors=_items(vectors),
         constants=_items(constants),
-        temps=tuple(planned.temps),
+        temps=tuple(temps),
         offsets=offsets,
         arena_bytes=arena_bytes,
         states=states,
@@ -205,6 +208,7 @@ def _program(
             for window in planned.windows
         ),
         logits=logits,
+        greedy_ids=len(temps) - 1,
         vocab_size=vocab_size,
     )
 
@@ -227,14 +231,47 @@ def _items(table: _Table) -> tuple[Any, ...]:
     return tuple(table.items)
 
 
+def _greedy(
+    temps: list[Temp], requests: _Table, logits: int, vocab_size: int
+) -> tuple[ProgramLaunch, ...]:
+    """Return the launches that find the largest logits; their temps are appended."""
+    request = ArgmaxRequest()
+    chunks = -(-vocab_size // request.chunk)
+    values, ids, result = len(temps), len(temps) + 1, len(temps) + 2
+    temps += [Temp("L", 4 * chunks), Temp("L", 4 * chunks), Temp("L", 4)]
+    rows = Operand("symbol", "L")
+    partials = (Operand("temp", values), Operand("temp", ids))
+    operands = {
+        "partial": (Operand("temp", logits), *partials, rows, Operand("i64", vocab_size)),
+        "final": (*partials, Operand("temp", result), rows, Operand("i64", chunks)),
+    }
+    return tuple(
+        ProgramLaunch(
+            variants=(requests.index(request),),
+            select="only",
+            role=role,
+            operands=given,
+            symbol="L",
+            label=f"greedy.{role}",
+        )
+        for role, given in operands.items()
+    )
+
+
 def _place(
     launches: list[PlannedLaunch], temps: list[Temp], rows: dict[str, int], logits: int
 ) -> tuple[tuple[int, ...], int]:
-    """Place intermediates; the logits stand behind all others, so that steps rarely touch them."""
+    """Place intermediates; the logits and what reads them later stand behind all others.
+
+    Most steps want few logits and never touch the rest of that memory.
+    """
     live = live_launches(launches, len(temps), ())
-    small = [t if i != logits else Temp(t.symbol, 0) for i, t in enumerate(temps)]
+    behind = [logits, *range(len(temps) - 3, len(temps))]
+    small = [Temp(t.symbol, 0) if i in behind else t for i, t in enumerate(temps)]
     arena = place(small, live, rows)
-    offsets = list(arena.offsets)
-    offsets[logits] = arena.nbytes
-    size = temps[logits].row_bytes * rows[temps[logits].symbol]
-    return tuple(offsets), arena.nbytes + -(-size // ALIGNMENT) * ALIGNMENT
+    offsets, total = list(arena.offsets), arena.nbytes
+    for temp in behind:
+        offsets[temp] = total
+        size = temps[temp].row_bytes * rows[temps[temp].symbol]
+        total += -(-size // ALIGNMENT) * ALIGNMENT
+    return tuple(offsets), total

@@ -76,6 +76,7 @@ class Program:
         rows: Most rows of each symbol.
         requests: Kernels by index.
         launches: One step, in order.
+        greedy: What finds the largest logits of the last step, in order.
         matrices: Weights that are laid out for kernels.
         layouts: Layout of each matrix.
         vectors: Weights that kernels read as they are.
@@ -86,6 +87,7 @@ class Program:
         states: Pools.
         attention: Attention classes.
         logits: Temp that holds the logits.
+        greedy_ids: Temp that holds the ids of the largest logits.
         vocab_size: Width of a row of logits.
     """
 
@@ -95,6 +97,7 @@ class Program:
     rows: tuple[tuple[str, int], ...]
     requests: tuple[Request, ...]
     launches: tuple[ProgramLaunch, ...]
+    greedy: tuple[ProgramLaunch, ...]
     matrices: tuple[Matrix, ...]
     layouts: tuple[WeightLayout, ...]
     vectors: tuple[Vector, ...]
@@ -105,6 +108,7 @@ class Program:
     states: tuple[State, ...]
     attention: tuple[AttentionClass, ...]
     logits: int
+    greedy_ids: int
     vocab_size: int
 
     @property

@@ -1,0 +1,297 @@
+"""Runs a program on a device: memory once, one prepared launch sequence for each kind of step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poot_core import UnsupportedError, f32, i64
+from poot_executor._attention_work import work_capacity
+from poot_executor._device import (
+    Argument,
+    Buffer,
+    BufferArgument,
+    Device,
+    GridDim,
+    KernelHandle,
+    Launch,
+    PreparedSequence,
+    ScalarArgument,
+    SymbolArgument,
+)
+from poot_executor._engine import EngineOptions, WeightSource
+from poot_executor._kernel_table import KernelRecord, KernelTable
+from poot_executor._load_device import load_matrices, load_small
+from poot_executor._planned import Operand
+from poot_executor._program import Program, ProgramLaunch
+from poot_executor._runner import StepKey, selected_launches, step_slots
+
+__all__ = ["DeviceRunner", "grid_of"]
+
+Int32 = NDArray[np.int32]
+Float32 = NDArray[np.float32]
+_ALIGNMENT = 64
+
+
+class DeviceRunner:
+    """Implements ``Runner`` over a device, which it closes.
+
+    Args:
+        device: Where to run.
+        program: What to run.
+        table: Its kernels.
+        weights: Source of its weights, whose pages are dropped as they are laid out.
+        options: Bounds of a step.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        program: Program,
+        table: KernelTable,
+        weights: WeightSource,
+        options: EngineOptions,
+    ) -> None:
+        self.device = device
+        self.program = program
+        self._kernels = _load_kernels(device, table)
+        self._prepared: dict[StepKey, PreparedSequence] = {}
+        self._greedy: PreparedSequence | None = None
+        self._host = _HostMemory(device, program, options)
+        self.slots: Mapping[str, Int32] = self._host.slots
+        self.work: Sequence[Int32] = self._host.work
+        self._arena = device.allocate(max(1, program.arena_bytes), "intermediates")
+        self._states = {
+            state.name: device.allocate(
+                state.num_blocks
+                * state.layout.block_size
+                * state.layout.num_kv_heads
+                * state.layout.head_dim
+                * (4 if state.layout.dtype == "f32" else 2),
+                state.name,
+            )
+            for state in program.states
+        }
+        self._small, small_offsets = load_small(device, program, weights)
+        self._vector_offsets, self._constant_offsets = small_offsets
+        self._matrices = load_matrices(device, program, table, self._kernels, weights)
+        self.weight_bytes = sum(table.matrix_bytes) + self._small.nbytes
+        self.state_bytes = sum(buffer.nbytes for buffer in self._states.values())
+        view = device.view(self._arena)
+        self._arena_view = None if view is None else view
+
+    # --- running ---
+
+    def run(self, key: StepKey, sizes: Mapping[str, int]) -> None:
+        """Run one step: one call of the device."""
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            prepared = self._prepared[key] = self.prepare(key)
+        self._host.flush()
+        self._sizes = sizes
+        self.device.run(prepared, sizes)
+
+    def prepare(self, key: StepKey) -> PreparedSequence:
+        """Return the launches of one kind of step, prepared."""
+        return self.device.prepare(
+            [
+                self._launch(launch, variant)
+                for launch, variant in selected_launches(self.program, key)
+            ]
+        )
+
+    def logits(self, rows: int) -> Float32:
+        """Return (rows, vocab_size) logits of the last step, a view where the host sees them."""
+        flat = self._read(self.program.logits, rows)
+        return flat.view(np.float32).reshape(rows, self.program.vocab_size)
+
+    def greedy(self, rows: int) -> Int32:
+        """Return (rows,) ids of the largest logits of the last step."""
+        if rows == 0:
+            return np.zeros(0, np.int32)
+        if self._greedy is None:
+            self._greedy = self.device.prepare(
+                [self._launch(launch, launch.variants[0]) for launch in self.program.greedy]
+            )
+        self.device.run(self._greedy, self._sizes)
+        return self._read(self.program.greedy_ids, rows).view(np.int32).copy()
+
+    def _read(self, temp: int, rows: int) -> NDArray[np.uint8]:
+        start = self.program.offsets[temp]
+        nbytes = rows * self.program.temps[temp].row_bytes
+        if self._arena_view is not None:
+            self.device.synchronize()
+            return self._arena_view[start : start + nbytes]
+        return self.device.download(self._arena, start, nbytes)
+
+    def take_faults(self, symbol: str, rows: int) -> Int32 | None:
+        """Return the flags of the first rows and clear them; None if none is set."""
+        return self._host.take_faults(symbol, rows)
+
+    def close(self) -> None:
+        """Give all memory back and close the device."""
+        buffers = (self._arena, self._small, *self._states.values(), *self._matrices)
+        for buffer in buffers:
+            buffer.free()
+        self._host.close()
+        self.device.close()
+
+    # --- launches ---
+
+    def _launch(self, launch: ProgramLaunch, request: int) -> Launch:
+        handle, record = self._kernels[request, launch.role]
+        return Launch(
+            kernel=handle,
+            arguments=tuple(self._argument(operand) for operand in launch.operands),
+            grid=grid_of(record, launch.operands),
+            grain=record.grain,
+            scratch_bytes=record.scratch_bytes,
+            label=launch.label,
+        )
+
+    def _argument(self, operand: Operand) -> Argument:
+        kind = operand.kind
+        if kind == "i64":
+            return ScalarArgument(_whole(operand), i64)
+        if kind == "f32":
+            assert isinstance(operand.value, float)
+            return ScalarArgument(operand.value, f32)
+        symbol = symbol_of(operand)
+        if symbol is not None:
+            return SymbolArgument(symbol)
+        if kind in {"slot", "status"}:
+            assert isinstance(operand.value, str)
+            return self._host.argument(kind, operand.value)
+        if kind == "work":
+            return self._host.argument(kind, _whole(operand))
+        if kind == "state":
+            assert isinstance(operand.value, str)
+            return BufferArgument(self._states[operand.value])
+        index = _whole(operand)
+        if kind == "temp":
+            return BufferArgument(self._arena, self.program.offsets[index])
+        if kind == "matrix":
+            return BufferArgument(self._matrices[index])
+        offsets = self._vector_offsets if kind == "vector" else self._constant_offsets
+        return BufferArgument(self._small, offsets[index])
+
+
+def _whole(operand: Operand) -> int:
+    assert isinstance(operand.value, int)
+    return operand.value
+
+
+def symbol_of(operand: Operand) -> str | None:
+    """Return the name of the run-time size that an operand passes, or None."""
+    if operand.kind == "symbol":
+        return str(operand.value)
+    prefix = {"work_count": "W", "partial_stride": "P"}.get(operand.kind)
+    return None if prefix is None else f"{prefix}{operand.value}"
+
+
+def grid_of(record: KernelRecord, operands: Sequence[Operand]) -> tuple[GridDim, ...]:
+    """Return the grid of a launch from its kernel's formulas and the launch's operands."""
+    dims: list[GridDim] = []
+    for what, value, divisor in record.grid:
+        if what == "const":
+            assert isinstance(value, int)
+            dims.append(GridDim(coefficient=value, divisor=divisor))
+            continue
+        if what == "symbol":
+            dims.append(GridDim(symbol=str(value), divisor=divisor))
+            continue
+        assert isinstance(value, int)
+        operand = operands[value]
+        symbol = symbol_of(operand)
+        if symbol is not None:
+            dims.append(GridDim(symbol=symbol, divisor=divisor))
+        else:
+            dims.append(GridDim(coefficient=_whole(operand), divisor=divisor))
+    return tuple(dims)
+
+
+def _load_kernels(
+    device: Device, table: KernelTable
+) -> dict[tuple[int, str], tuple[KernelHandle, KernelRecord]]:
+    from poot_kernel.compile import CompiledObject
+
+    objects = [
+        CompiledObject(kind=kind, target=device.target, entries=entries, key=entries[0], data=data)  # type: ignore[arg-type]
+        for kind, entries, data in zip(table.kinds, table.entries, table.objects, strict=True)
+    ]
+    loaded = device.load(objects)
+    found: dict[tuple[int, str], tuple[KernelHandle, KernelRecord]] = {}
+    for record in table.kernels:
+        handle = loaded[record.object_index].get(record.entry)
+        if handle is None:
+            raise UnsupportedError(f"kernel {record.entry!r} is not in its object")
+        found[record.request, record.role] = (handle, record)
+    return found
+
+
+class _HostMemory:
+    """What the host writes and reads each step, in one buffer: slots, work lists, status flags.
+
+    Where the host cannot see device memory it writes to a copy that ``flush`` uploads.
+    """
+
+    def __init__(self, device: Device, program: Program, options: EngineOptions) -> None:
+        rows = program.max_rows
+        shapes: dict[tuple[str, str | int], tuple[int, ...]] = {
+            ("slot", name): shape
+            for name, shape in step_slots(
+                rows["T"], rows["L"], options.max_sequences, options.max_blocks_per_row
+            ).items()
+        }
+        for number, attention in enumerate(program.attention):
+            capacity = work_capacity(attention, rows["T"], options.max_sequences)
+            shapes["work", number] = (capacity, 4)
+        shapes["status", "T"], shapes["status", "L"] = (rows["T"],), (rows["L"],)
+        self._offsets: dict[tuple[str, str | int], int] = {}
+        total = 0
+        for key, shape in shapes.items():
+            self._offsets[key] = total
+            total += -(-4 * int(np.prod(shape)) // _ALIGNMENT) * _ALIGNMENT
+        self._device = device
+        self._buffer: Buffer = device.allocate(total, "step inputs")
+        view = device.view(self._buffer)
+        self._staging = np.zeros(total, np.uint8) if view is None else None
+        memory = view if view is not None else self._staging
+        assert memory is not None
+        arrays = {
+            key: memory[offset : offset + 4 * int(np.prod(shapes[key]))]
+            .view(np.int32)
+            .reshape(shapes[key])
+            for key, offset in self._offsets.items()
+        }
+        self.slots: dict[str, Int32] = {
+            str(name): array for (kind, name), array in arrays.items() if kind == "slot"
+        }
+        self.work: list[Int32] = [
+            arrays["work", number] for number in range(len(program.attention))
+        ]
+        self._status: dict[str, Int32] = {s: arrays["status", s] for s in ("T", "L")}
+
+    def argument(self, kind: str, name: str | int) -> BufferArgument:
+        return BufferArgument(self._buffer, self._offsets[kind, name])
+
+    def flush(self) -> None:
+        if self._staging is not None:
+            self._device.upload(self._buffer, self._staging)
+
+    def take_faults(self, symbol: str, rows: int) -> Int32 | None:
+        flags = self._status[symbol][:rows]
+        if self._staging is not None:
+            offset = self._offsets["status", symbol]
+            flags = self._device.download(self._buffer, offset, 4 * rows).view(np.int32)
+        if not flags.any():
+            return None
+        found = flags.copy()
+        # A staged copy holds zeros, which the next flush uploads.
+        flags[:] = 0
+        return found
+
+    def close(self) -> None:
+        self._buffer.free()

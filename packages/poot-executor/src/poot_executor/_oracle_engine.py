@@ -1,0 +1,108 @@
+"""The engine over the NumPy oracle: slow, and what every device is checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poot_core import DeviceError, ShapeError
+from poot_executor._engine import EngineInfo, EngineOptions, StepInputs, WeightSource
+
+if TYPE_CHECKING:
+    from poot_graph_ir import Graph
+
+__all__ = ["OracleEngine"]
+
+Int32 = NDArray[np.int32]
+Float32 = NDArray[np.float32]
+
+
+class OracleEngine:
+    """Implements ``Engine`` by evaluating the graph equation by equation.
+
+    Args:
+        graph: A traced model with the output ``logits``.
+        weights: Source of its weights.
+        vocab_size: Width of a row of logits.
+        options: Bounds of a step.
+        reason: Why this backend was chosen.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        weights: WeightSource,
+        vocab_size: int,
+        options: EngineOptions,
+        *,
+        reason: str = "asked for",
+    ) -> None:
+        from poot_eval import OracleProgram
+
+        self._oracle: OracleProgram | None = OracleProgram(graph, weights.raw)
+        self._options = options
+        self._ids_limit = vocab_size
+        self._logits: Float32 = np.zeros((0, vocab_size), np.float32)
+        self._faults: dict[int, str] = {}
+        self._info = EngineInfo(
+            backend="oracle",
+            device=f"NumPy oracle ({reason})",
+            vocab_size=vocab_size,
+            options=options,
+            weight_bytes=0,
+            state_bytes=sum(array.nbytes for array in self._oracle.states.values()),
+            workspace_bytes=0,
+        )
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts of this engine; weights are decoded on demand and count as 0 bytes."""
+        return self._info
+
+    def forward(self, step: StepInputs) -> None:
+        """Run one step; its logits stay readable until the next one.
+
+        Raises:
+            ShapeError: If an array of the step does not fit.
+            DeviceError: If the engine is closed.
+        """
+        if self._oracle is None:
+            raise DeviceError("the engine is closed")
+        if len(step.token_ids) == 0:
+            raise ShapeError("a step has one token at least")
+        outside = (step.token_ids < 0) | (step.token_ids >= self._ids_limit)
+        slots = self._options.num_blocks * self._options.block_size
+        outside |= step.slot_mapping >= slots
+        faulty: list[int] = np.unique(step.rows[outside]).tolist()
+        self._faults = dict.fromkeys(faulty, "a token id or a KV slot is out of range")
+        outputs = self._oracle.step(
+            {
+                "token_ids": step.token_ids,
+                "positions": step.positions,
+                "rows": step.rows,
+                "sequence_lengths": step.sequence_lengths,
+                "block_tables": step.block_tables,
+                "slot_mapping": step.slot_mapping,
+                "logit_positions": step.logit_positions,
+            }
+        )
+        self._logits = np.ascontiguousarray(outputs["logits"], np.float32)
+
+    def greedy(self) -> Int32:
+        """Return (L,) ids of the largest logits of the last step (lowest id on a tie)."""
+        return self._logits.argmax(axis=-1).astype(np.int32)
+
+    def logits(self) -> Float32:
+        """Return (L, vocab_size) logits of the last step."""
+        return self._logits
+
+    def step_faults(self) -> Mapping[int, str]:
+        """Return the rows of the last step whose data-dependent indices left their range."""
+        return self._faults
+
+    def close(self) -> None:
+        """Release weights and states; closing twice is allowed."""
+        self._oracle = None
