@@ -25,6 +25,9 @@ class StringArray(Sequence[str]):
         self._starts = starts
         self._lengths = lengths
 
+    def __repr__(self) -> str:
+        return f"<{len(self)} strings>"
+
     def __len__(self) -> int:
         return len(self._starts)
 

@@ -115,7 +115,7 @@ def _open_safetensors(directory: Path, file: Path | None) -> Checkpoint:
         raise refusal(directory / "config.json", "file", "absent", "a model's configuration")
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
-        raise refusal(directory / "config.json", "'model_type'", model_type, "a string")
+        raise refusal(directory / "config.json", "'model_type'", repr(model_type), "a string")
     files = tokenizer_files(directory)
     tensors = read_safetensors(file) if file else read_directory(directory)
     return Checkpoint(

@@ -67,5 +67,5 @@ def _template(directory: Path, settings: dict[str, Any]) -> str | None:
         value = named.get("default")
     if value is not None and not isinstance(value, str):
         path = directory / "tokenizer_config.json"
-        raise refusal(path, "'chat_template'", value, "a string or a list of named strings")
+        raise refusal(path, "'chat_template'", repr(value), "a string or a list of named strings")
     return value

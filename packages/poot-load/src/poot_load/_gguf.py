@@ -195,10 +195,10 @@ class _Parser:
 
     def _alignment(self, metadata: Mapping[str, Any]) -> int:
         alignment = metadata.get("general.alignment", 32)
-        valid = isinstance(alignment, int) and 0 < alignment <= _MAX_ALIGNMENT
+        valid = type(alignment) is int and 0 < alignment <= _MAX_ALIGNMENT
         if not valid or alignment & (alignment - 1):
             allowed = f"a power of two up to {_MAX_ALIGNMENT}"
-            raise refusal(self._path, "'general.alignment'", alignment, allowed)
+            raise refusal(self._path, "'general.alignment'", repr(alignment), allowed)
         return alignment
 
     def _tensor_row(self, index: int) -> GgufTensor:

@@ -33,10 +33,11 @@ def read_shards(path: Path) -> list[GgufFile]:
     match = _SHARD.match(path.name)
     if match is None:
         gguf = read_gguf(path)
-        if (count := gguf.metadata.get("split.count", 1)) not in {0, 1}:
+        parts = _split(gguf).scalar("count")
+        if parts not in {None, 0, 1}:
             gguf.file.close()
             allowed = "a name such as model-00001-of-00003.gguf for a split file"
-            raise refusal(path, "'split.count'", count, allowed)
+            raise refusal(path, "'split.count'", parts, allowed)
         return [gguf]
     count = int(match["count"])
     if not 1 <= count <= _MAX_SHARDS:
@@ -55,17 +56,23 @@ def read_shards(path: Path) -> list[GgufFile]:
     return shards
 
 
+def _split(gguf: GgufFile) -> Metadata:
+    return Metadata(gguf.file.path, gguf.metadata, "split.")
+
+
 def _check_shard(gguf: GgufFile, index: int, count: int) -> None:
-    for key, expected in (("split.no", index), ("split.count", count)):
-        found = gguf.metadata.get(key, expected if count == 1 else None)
-        if found != expected:
-            raise refusal(gguf.file.path, repr(key), found, f"{expected}, as its name says")
+    for key, expected in (("no", index), ("count", count)):
+        found = _split(gguf).scalar(key)
+        if found != expected and not (count == 1 and found is None):
+            raise refusal(
+                gguf.file.path, f"'split.{key}'", repr(found), f"{expected}, as its name says"
+            )
 
 
 def _check_whole(shards: list[GgufFile]) -> None:
     found = sum(len(shard.tensors) for shard in shards)
-    total = shards[0].metadata.get("split.tensors.count", found)
-    if total != found:
+    total = _split(shards[0]).scalar("tensors.count")
+    if total is not None and total != found:
         path = shards[0].file.path
         raise refusal(path, "'split.tensors.count'", total, f"{found}, as many as the shards hold")
 
@@ -79,7 +86,7 @@ def family_of(first: GgufFile) -> tuple[str, Family]:
     architecture = first.metadata.get("general.architecture")
     if not isinstance(architecture, str) or architecture not in FAMILIES:
         allowed = "one of " + ", ".join(sorted(FAMILIES))
-        raise refusal(first.file.path, "'general.architecture'", architecture, allowed)
+        raise refusal(first.file.path, "'general.architecture'", repr(architecture), allowed)
     return architecture, FAMILIES[architecture]
 
 
@@ -121,7 +128,7 @@ def config_of(gguf: GgufFile) -> dict[str, Any]:
     tokens = Metadata(path, gguf.metadata, "tokenizer.ggml.")
     for kind, name in _TOKEN_IDS.items():
         # Converters write 2^32 - 1 where a model has no such token.
-        if tokens.raw(f"{kind}_token_id") not in {None, 0xFFFFFFFF}:
+        if tokens.scalar(f"{kind}_token_id") not in {None, 0xFFFFFFFF}:
             config[f"{name}_token_id"] = tokens.integer(f"{kind}_token_id")
     return config
 
@@ -134,7 +141,7 @@ def stored_tensors(gguf: GgufFile) -> Iterator[StoredTensor]:
     """
     architecture, family = family_of(gguf)
     meta = Metadata(gguf.file.path, gguf.metadata, architecture + ".")
-    num_layers = meta.integer("block_count")
+    num_layers = meta.size("block_count")
     for tensor in gguf.tensors.values():
         if tensor.name not in ROPE_TENSORS:
             path = tensor.file.path

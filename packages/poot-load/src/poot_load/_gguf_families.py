@@ -29,6 +29,7 @@ __all__ = ["FAMILIES", "Family"]
 
 Config = dict[str, Any]
 
+_MAX_LAYERS = 10_000  # lists of layers are made of this length
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
@@ -49,24 +50,28 @@ class Family:
 
 def _sizes(gguf: GgufFile, meta: Metadata) -> Config:
     """Return sizes, attention heads, biases and rotation, as the llama-like families share them."""
-    hidden, heads = meta.integer("embedding_length"), max(1, meta.integer("attention.head_count"))
-    head_dim = meta.integer("attention.key_length", hidden // heads)
+    hidden, heads = meta.size("embedding_length"), meta.size("attention.head_count")
+    head_dim = meta.size("attention.key_length", hidden // heads)
     meta.expect("attention.value_length", head_dim)
     meta.expect("expert_count", 0)
     meta.expect("expert_used_count", 0)
     return {
         "hidden_size": hidden,
-        "intermediate_size": meta.integer("feed_forward_length"),
-        "num_hidden_layers": meta.integer("block_count"),
+        "intermediate_size": meta.size("feed_forward_length"),
+        "num_hidden_layers": _num_layers(meta),
         "num_attention_heads": heads,
-        "num_key_value_heads": meta.integer("attention.head_count_kv", heads),
+        "num_key_value_heads": meta.size("attention.head_count_kv", heads),
         "head_dim": head_dim,
-        "max_position_embeddings": meta.integer("context_length"),
+        "max_position_embeddings": meta.size("context_length"),
         "hidden_act": "silu",
         "attention_bias": "blk.0.attn_q.bias" in gguf.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in gguf.tensors,
         "rope_parameters": rope_parameters(gguf, meta, head_dim),
     }
+
+
+def _num_layers(meta: Metadata) -> int:
+    return meta.size("block_count", most=_MAX_LAYERS)
 
 
 def _with_rms(gguf: GgufFile, meta: Metadata) -> Config:
@@ -167,7 +172,7 @@ def _gemma(gguf: GgufFile, meta: Metadata, largest: int) -> Config:
 def _gemma2(gguf: GgufFile, meta: Metadata) -> Config:
     config = _gemma(gguf, meta, largest=46)
     return config | {
-        "sliding_window": meta.integer("attention.sliding_window"),
+        "sliding_window": meta.size("attention.sliding_window"),
         "layer_types": _layers(config, lambda layer: layer % 2 == 1),
     }
 
@@ -176,10 +181,10 @@ def _gemma3(gguf: GgufFile, meta: Metadata) -> Config:
     config = _gemma(gguf, meta, largest=62)
     period = 6
     if meta.has("attention.sliding_window_pattern"):
-        period = max(1, meta.integer("attention.sliding_window_pattern"))
+        period = meta.size("attention.sliding_window_pattern")
     local = meta.number("rope.freq_base_swa", 10000.0)
     return config | {
-        "sliding_window": meta.integer("attention.sliding_window"),
+        "sliding_window": meta.size("attention.sliding_window"),
         "_sliding_window_pattern": period,
         "layer_types": _layers(config, lambda layer: (layer + 1) % period == 0),
         "rope_parameters": {
@@ -211,14 +216,14 @@ def _gpt_neox(gguf: GgufFile, meta: Metadata) -> Config:
 
 
 def _gpt2(gguf: GgufFile, meta: Metadata) -> Config:
-    width = meta.integer("embedding_length")
-    meta.expect("attention.head_count_kv", meta.integer("attention.head_count"))
+    width = meta.size("embedding_length")
+    meta.expect("attention.head_count_kv", meta.size("attention.head_count"))
     return {
         "n_embd": width,
-        "n_layer": meta.integer("block_count"),
-        "n_head": meta.integer("attention.head_count"),
-        "n_positions": meta.integer("context_length"),
-        "n_inner": meta.integer("feed_forward_length", 4 * width),
+        "n_layer": _num_layers(meta),
+        "n_head": meta.size("attention.head_count"),
+        "n_positions": meta.size("context_length"),
+        "n_inner": meta.size("feed_forward_length", 4 * width),
         "layer_norm_epsilon": meta.number("attention.layer_norm_epsilon"),
         "activation_function": "gelu_new",
         "scale_attn_weights": True,
@@ -228,14 +233,14 @@ def _gpt2(gguf: GgufFile, meta: Metadata) -> Config:
 
 
 def _bloom(gguf: GgufFile, meta: Metadata) -> Config:
-    width = meta.integer("embedding_length")
+    width = meta.size("embedding_length")
     meta.expect("feed_forward_length", 4 * width)
-    meta.expect("attention.head_count_kv", meta.integer("attention.head_count"))
+    meta.expect("attention.head_count_kv", meta.size("attention.head_count"))
     return {
         "hidden_size": width,
-        "n_layer": meta.integer("block_count"),
-        "n_head": meta.integer("attention.head_count"),
-        "seq_length": meta.integer("context_length"),
+        "n_layer": _num_layers(meta),
+        "n_head": meta.size("attention.head_count"),
+        "seq_length": meta.size("context_length"),
         "layer_norm_epsilon": meta.number("attention.layer_norm_epsilon"),
         "apply_residual_connection_post_layernorm": False,
         "qkv_concatenated": True,
@@ -243,14 +248,14 @@ def _bloom(gguf: GgufFile, meta: Metadata) -> Config:
 
 
 def _mpt(gguf: GgufFile, meta: Metadata) -> Config:
-    width = meta.integer("embedding_length")
-    meta.expect("attention.head_count_kv", meta.integer("attention.head_count"))
+    width = meta.size("embedding_length")
+    meta.expect("attention.head_count_kv", meta.size("attention.head_count"))
     return {
         "d_model": width,
-        "n_layers": meta.integer("block_count"),
-        "n_heads": meta.integer("attention.head_count"),
-        "max_seq_len": meta.integer("context_length"),
-        "expansion_ratio": meta.integer("feed_forward_length", 4 * width) // max(1, width),
+        "n_layers": _num_layers(meta),
+        "n_heads": meta.size("attention.head_count"),
+        "max_seq_len": meta.size("context_length"),
+        "expansion_ratio": meta.size("feed_forward_length", 4 * width) // width,
         "layer_norm_epsilon": meta.number("attention.layer_norm_epsilon", 1e-5),
         "no_bias": not any(name.endswith(".bias") for name in gguf.tensors),
         "attn_config": {

@@ -35,7 +35,18 @@ class Metadata:
         """
         value = self._uniform(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 31:
-            raise refusal(self.path, self._name(key), value, "an integer 0..2147483647")
+            raise refusal(self.path, self._name(key), repr(value), "an integer 0..2147483647")
+        return value
+
+    def size(self, key: str, default: int | None = None, *, most: int = (1 << 31) - 1) -> int:
+        """Return a size that is at least one.
+
+        Raises:
+            CheckpointError: If it is absent without a default, or not in 1..most.
+        """
+        value = self.integer(key, default)
+        if not 1 <= value <= most:
+            raise refusal(self.path, self._name(key), repr(value), f"1..{most}")
         return value
 
     def optional_integer(self, key: str) -> int | None:
@@ -50,7 +61,7 @@ class Metadata:
         """
         value = self._uniform(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
-            raise refusal(self.path, self._name(key), value, "a finite number")
+            raise refusal(self.path, self._name(key), repr(value), "a finite number")
         return float(value)
 
     def optional_number(self, key: str) -> float | None:
@@ -65,7 +76,7 @@ class Metadata:
         """
         value = self._get(key, default)
         if not isinstance(value, bool):
-            raise refusal(self.path, self._name(key), value, "a bool")
+            raise refusal(self.path, self._name(key), repr(value), "a bool")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
@@ -76,7 +87,7 @@ class Metadata:
         """
         value = self._get(key, _ABSENT if default is None else default)
         if not isinstance(value, str):
-            raise refusal(self.path, self._name(key), value, "a string")
+            raise refusal(self.path, self._name(key), repr(value), "a string")
         return value
 
     def flags(self, key: str, count: int) -> list[bool] | None:
@@ -89,12 +100,13 @@ class Metadata:
             return None
         value = self._get(key, _ABSENT)
         if not isinstance(value, np.ndarray) or value.dtype != np.bool_ or len(value) != count:
-            raise refusal(self.path, self._name(key), value, f"an array of {count} bools")
+            raise refusal(self.path, self._name(key), repr(value), f"an array of {count} bools")
         return [bool(item) for item in value]
 
-    def raw(self, key: str) -> Any:
-        """Return the value, or None if the key is absent."""
-        return self._values.get(self._name(key))
+    def scalar(self, key: str) -> int | float | bool | str | None:
+        """Return the value if it is no array, else None; also None if the key is absent."""
+        value = self._values.get(self._name(key))
+        return value if isinstance(value, int | float | str) else None
 
     def has(self, key: str) -> bool:
         """Return whether the key is there."""
@@ -102,9 +114,9 @@ class Metadata:
 
     def expect(self, key: str, *allowed: Any) -> None:
         """Refuse the key if it is there and holds none of the allowed values."""
-        value = self._get(key, allowed[0])
-        if not any(value == one for one in allowed):
-            raise refusal(self.path, self._name(key), value, " or ".join(map(repr, allowed)))
+        value = self._uniform(key, allowed[0])
+        if not isinstance(value, int | float | str) or value not in allowed:
+            raise refusal(self.path, self._name(key), repr(value), " or ".join(map(repr, allowed)))
 
     def refuse_leftovers(self) -> None:
         """Refuse keys under the prefix that nobody asked for.

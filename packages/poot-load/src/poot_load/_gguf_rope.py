@@ -32,7 +32,7 @@ def rope_parameters(gguf: GgufFile, meta: Metadata, head_dim: int) -> dict[str, 
         "rope_type": "default",
         "rope_theta": meta.number("rope.freq_base", 10000.0),
     }
-    rotated = meta.integer("rope.dimension_count", head_dim)
+    rotated = meta.size("rope.dimension_count", head_dim)
     if rotated != head_dim:
         out["partial_rotary_factor"] = rotated / head_dim
     meta.expect("rope.scaling.finetuned", False, True)
@@ -41,7 +41,9 @@ def rope_parameters(gguf: GgufFile, meta: Metadata, head_dim: int) -> dict[str, 
     factor = meta.number("rope.scaling.factor", meta.number("rope.scale_linear", 1.0))
     original = meta.optional_integer("rope.scaling.original_context_length")
     attention = meta.number("rope.scaling.attn_factor", 1.0)
-    context = meta.integer("context_length")
+    context = meta.size("context_length")
+    if factor < 0 or (kind == "yarn" and factor == 0):
+        raise refusal(meta.path, "rope scaling factor", factor, "a positive number")
     if kind == "none" and factor not in {0.0, 1.0}:
         kind = "linear"
     if kind == "linear":

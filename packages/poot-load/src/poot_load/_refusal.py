@@ -16,7 +16,8 @@ def refusal(path: Path | str, field: str, found: Any, allowed: str) -> Checkpoin
     Args:
         path: The file.
         field: What was read, such as ``tensor 'blk.0.attn_q.weight': offset``.
-        found: What stands there; long values are cut.
+        found: What stands there; text is shown as it is (pass ``repr`` of text from the file), and
+            long text is cut.
         allowed: What may stand there.
     """
     shown = found if isinstance(found, str) else repr(found)

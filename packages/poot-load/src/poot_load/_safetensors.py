@@ -90,7 +90,7 @@ def _parse(file: MappedFile) -> list[StoredTensor]:
     header = parse_object(file.path, "header", file.buffer[start : start + size])
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict):
-        raise refusal(file.path, "'__metadata__'", metadata, "an object")
+        raise refusal(file.path, "'__metadata__'", repr(metadata), "an object")
     room = file.size - cursor.offset
     tensors = [_tensor(file, name, entry, cursor.offset, room) for name, entry in header.items()]
     tensors.sort(key=lambda tensor: (tensor.offset, tensor.info.nbytes))
@@ -109,14 +109,14 @@ def _parse(file: MappedFile) -> list[StoredTensor]:
 def _tensor(file: MappedFile, name: str, entry: object, start: int, room: int) -> StoredTensor:
     path, field = file.path, f"tensor {name!r}"
     if not isinstance(entry, dict):
-        raise refusal(path, field, entry, "an object")
+        raise refusal(path, field, repr(entry), "an object")
     members = cast("dict[str, Any]", entry)
     if set(members) != {"dtype", "shape", "data_offsets"}:
         raise refusal(path, field, sorted(members), "dtype, shape and data_offsets")
     code = members["dtype"]
     dtype = _DTYPES.get(code) if isinstance(code, str) else None
     if dtype is None:
-        raise refusal(path, f"{field}: dtype", code, ", ".join(_DTYPES))
+        raise refusal(path, f"{field}: dtype", repr(code), ", ".join(_DTYPES))
     shape = _naturals(path, f"{field}: shape", members["shape"])
     if len(shape) > _MAX_DIMS:
         raise refusal(path, f"{field}: dimensions", len(shape), f"0..{_MAX_DIMS}")
@@ -136,13 +136,15 @@ def _naturals(path: Path, field: str, value: object) -> tuple[int, ...]:
         items = cast("list[object]", value)
         if len(items) <= 4 * _MAX_DIMS and all(type(i) is int and 0 <= i < 1 << 63 for i in items):
             return tuple(cast("list[int]", items))
-    raise refusal(path, field, value, "a short list of integers 0..2^63-1")
+    raise refusal(path, field, repr(value), "a short list of integers 0..2^63-1")
 
 
 def _read_indexed(path: Path, index: dict[str, Any]) -> list[StoredTensor]:
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise refusal(path, "'weight_map'", weight_map, "an object of file names by tensor name")
+        raise refusal(
+            path, "'weight_map'", repr(weight_map), "an object of file names by tensor name"
+        )
     placed = cast("dict[str, object]", weight_map)
     shards: dict[str, dict[str, StoredTensor]] = {}
     try:
@@ -172,4 +174,4 @@ def _check_shard_name(path: Path, name: str, shard: object) -> None:
     plain = isinstance(shard, str) and Path(shard).name == shard and "\\" not in shard
     if not plain or not str(shard).endswith(".safetensors"):
         allowed = "a .safetensors file beside the index"
-        raise refusal(path, f"file of tensor {name!r}", shard, allowed)
+        raise refusal(path, f"file of tensor {name!r}", repr(shard), allowed)

@@ -143,7 +143,7 @@ def read_vocabulary(gguf: GgufFile) -> Vocabulary:
     types = _numbers(gguf, "token_type", np.int32, count)
     scores = _numbers(gguf, "scores", np.float32, count) if is_sentencepiece else None
     if is_sentencepiece and (scores is None or not np.isfinite(scores).all()):
-        raise refusal(path, "'tokenizer.ggml.scores'", scores, f"{count} finite numbers")
+        raise refusal(path, "'tokenizer.ggml.scores'", repr(scores), f"{count} finite numbers")
     if types is None:
         types = np.ones(count, dtype=np.int32)
     ids = {name: _id(meta, path, name, count) for name in ("bos", "eos", "padding", "unknown")}
@@ -180,7 +180,7 @@ def _scheme(path: Path, name: str) -> Scheme:
 def _strings(gguf: GgufFile, key: str) -> StringArray:
     value = gguf.metadata.get(_PREFIX + key)
     if not isinstance(value, StringArray) or not len(value):
-        raise refusal(gguf.file.path, f"'{_PREFIX}{key}'", value, "an array of strings")
+        raise refusal(gguf.file.path, f"'{_PREFIX}{key}'", repr(value), "an array of strings")
     return value
 
 
@@ -191,14 +191,14 @@ def _numbers(gguf: GgufFile, key: str, dtype: Any, count: int) -> NDArray[Any] |
     wanted = np.dtype(dtype)
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf" or len(value) != count:
         allowed = f"an array of {count} numbers, one a token"
-        raise refusal(gguf.file.path, f"'{_PREFIX}{key}'", value, allowed)
+        raise refusal(gguf.file.path, f"'{_PREFIX}{key}'", repr(value), allowed)
     return value.astype(wanted)
 
 
 def _id(meta: Metadata, path: Path, name: str, count: int) -> int | None:
     key = f"{name}_token_id"
     # Converters write 2^32 - 1 where a model has no such token.
-    if not meta.has(key) or meta.raw(key) == 0xFFFFFFFF:
+    if not meta.has(key) or meta.scalar(key) == 0xFFFFFFFF:
         return None
     found = meta.integer(key)
     if found >= count:
