@@ -1,0 +1,43 @@
+"""The attention work list: each visible key once, inside one split."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poot_executor._attention_work import fill_work, work_capacity
+from poot_executor._program import AttentionClass
+
+rows_of_step = st.lists(st.tuples(st.integers(0, 90), st.integers(1, 20)), min_size=1, max_size=6)
+
+
+@given(
+    rows=rows_of_step,
+    window=st.one_of(st.none(), st.integers(1, 40)),
+    split=st.sampled_from([4, 16, 64]),
+    tile=st.integers(1, 9),
+)
+def test_every_visible_key_is_covered_once(rows, window, split, tile):
+    positions = np.concatenate([np.arange(p, p + n) for p, n in rows]).astype(np.int32)
+    numbers = np.repeat(np.arange(len(rows)), [n for _, n in rows]).astype(np.int32)
+    attention = AttentionClass(window, split, (1, tile), -(-112 // split))
+    out = np.full((work_capacity(attention, len(positions), len(rows)), 4), -1, np.int32)
+    is_decode = len(positions) == len(rows)
+    work = fill_work(attention, positions, numbers, is_decode=is_decode, out=out)
+    seen = [[] for _ in positions]
+    for first, count, low, end in out[: work.num_items].tolist():
+        assert 1 <= count <= (1 if is_decode else tile)
+        assert low < end
+        assert low // split == (end - 1) // split
+        assert len(set(numbers[first : first + count].tolist())) == 1
+        for token in range(first, first + count):
+            position = int(positions[token])
+            lowest = 0 if window is None else max(0, position - window + 1)
+            seen[token] += range(max(low, lowest), min(end, position + 1))
+    spans = []
+    for position, keys in zip(positions.tolist(), seen, strict=True):
+        lowest = 0 if window is None else max(0, position - window + 1)
+        assert sorted(keys) == list(range(lowest, position + 1))
+        spans.append(position // split - lowest // split + 1)
+    assert work.max_splits == max(spans)
