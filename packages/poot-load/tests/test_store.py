@@ -36,6 +36,18 @@ def test_views_are_of_the_map_and_read_only(tmp_path: Path) -> None:
     weights.close()
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads Linux's list of maps")
+def test_closing_unmaps(tmp_path: Path) -> None:
+    path = llama().write(tmp_path / "a.gguf")
+    for _ in range(20):
+        with open_checkpoint(path) as checkpoint:
+            checkpoint.weights.array(Q)
+        del checkpoint
+    assert str(path) not in Path("/proc/self/maps").read_text()
+    links = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.exists()]
+    assert path not in links
+
+
 def test_unknown_names_suggest(tmp_path: Path) -> None:
     weights = open_checkpoint(llama().write(tmp_path / "a.gguf")).weights
     with pytest.raises(CheckpointError, match=r"similar are .*self_attn\.q_proj\.weight") as caught:

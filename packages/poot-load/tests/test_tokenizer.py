@@ -177,6 +177,18 @@ def test_sentencepiece_merges_by_score(tmp_path: Path, prefix: bool) -> None:
     assert again.token_bytes(3 + 0xE6) == b"\xe6"
 
 
+def test_a_tokenizer_outlives_its_checkpoint(tmp_path: Path) -> None:
+    original = trained(digits=False)
+    file = with_vocabulary(original, "gpt-2")
+    with open_checkpoint(file.write(tmp_path / "a.gguf")) as checkpoint:
+        data = checkpoint.tokenizer_data
+    assert data is not None
+    expected = original.encode("the test").ids
+    assert data.encode("the test") == expected
+    assert data.decode(expected) == "the test"
+    assert data.tokenizer.encode("the test").ids == expected
+
+
 def test_bos_and_eos_rules(tmp_path: Path) -> None:
     original = trained(digits=False)
     both = {"add_bos_token": ("bool", True), "add_eos_token": ("bool", True)}

@@ -20,7 +20,10 @@ class StringArray(Sequence[str]):
     def __init__(
         self, file: MappedFile, field: str, starts: NDArray[np.int64], lengths: NDArray[np.int64]
     ) -> None:
-        self._file = file
+        # The map itself, not the file: strings stay readable after the file is closed.
+        self._buffer = file.buffer
+        self._bytes = file.bytes
+        self._path = file.path
         self._field = field
         self._starts = starts
         self._lengths = lengths
@@ -41,7 +44,7 @@ class StringArray(Sequence[str]):
         return self._decode(self.encoded(index), index)
 
     def __iter__(self) -> Iterator[str]:
-        data = self._file.buffer
+        data = self._buffer
         starts, ends = self._starts.tolist(), (self._starts + self._lengths).tolist()
         for index, (start, end) in enumerate(zip(starts, ends, strict=True)):
             yield self._decode(data[start:end], index)
@@ -76,21 +79,21 @@ class StringArray(Sequence[str]):
             IndexError: If there is no such string.
         """
         start = int(self._starts[index])
-        return self._file.buffer[start : start + int(self._lengths[index])]
+        return self._buffer[start : start + int(self._lengths[index])]
 
     def region(self) -> NDArray[np.uint8]:
         """Return the bytes of the whole array, lengths included: a view, for hashing."""
         if not len(self):
-            return self._file.bytes[:0]
+            return self._bytes[:0]
         stop = int(self._starts[-1] + self._lengths[-1])
-        return self._file.bytes[int(self._starts[0]) - 8 : stop]
+        return self._bytes[int(self._starts[0]) - 8 : stop]
 
     def _decode(self, data: bytes, index: int) -> str:
         try:
             return data.decode()
         except UnicodeDecodeError as error:
             field = f"{self._field}[{index}]"
-            raise refusal(self._file.path, field, data, f"UTF-8 ({error.reason})") from None
+            raise refusal(self._path, field, data, f"UTF-8 ({error.reason})") from None
 
 
 _SEGMENT = 4096

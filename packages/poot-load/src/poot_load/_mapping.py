@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import struct
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -34,14 +33,14 @@ class MappedFile:
         self.path = path
         try:
             with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._map: mmap.mmap | None = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError:
             raise refusal(path, "file", "absent", "an existing file") from None
         except ValueError:
             raise refusal(path, "file size", 0, "at least one byte") from None
         except OSError as error:
             raise refusal(path, "file", error.strerror or "unreadable", "a readable file") from None
-        self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
+        self.bytes: NDArray[np.uint8] = np.frombuffer(self.buffer, dtype=np.uint8)
 
     @property
     def size(self) -> int:
@@ -51,20 +50,20 @@ class MappedFile:
     @property
     def buffer(self) -> mmap.mmap:
         """The map itself: indexing gives integers, slicing copies."""
+        assert self._map is not None, "the file is closed"
         return self._map
 
     def release(self, start: int, stop: int) -> None:
         """Let the kernel drop the pages of a byte range; reading them again loads them again."""
-        if stop <= start or not hasattr(mmap, "MADV_DONTNEED"):
+        if stop <= start or self._map is None or not hasattr(mmap, "MADV_DONTNEED"):
             return
         first = start - start % mmap.PAGESIZE
         self._map.madvise(mmap.MADV_DONTNEED, first, stop - first)
 
     def close(self) -> None:
-        """Unmap the file as soon as no view of it is left."""
+        """Let go of the map; it is unmapped when the last view of it goes."""
         self.bytes = np.empty(0, dtype=np.uint8)
-        with suppress(BufferError):  # somebody still holds a view; the map ends with it
-            self._map.close()
+        self._map = None
 
 
 class Cursor:
