@@ -3,16 +3,19 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 from llm_fakes import FakeEngine, greedy_answer
 from llm_tokenizers import byte_level
 
-from poot_core import CheckpointError, UnsupportedError
+from poot_core import CheckpointError, Settings
+from poot_executor import Backend
 from poot_llm import Tokenizer
 from poot_llm._open import OpenedModel
-from poot_llm.cli import _bench, _doctor, _run
+from poot_llm.cli import _bench, _graph, _run  # all imported before open_model is replaced
 from poot_llm.cli._chat import ChatSettings, Conversation
+from poot_llm.cli._doctor import choose
 
 BACKEND = byte_level(vocab_limit=300)
 SIZE = BACKEND.get_vocab_size()
@@ -48,7 +51,8 @@ class Opener:
 def opener(monkeypatch) -> Opener:
     opener = Opener()
     monkeypatch.setattr("poot_llm._open.open_model", opener)
-    monkeypatch.setattr("poot_llm.cli._bench.open_model", opener)
+    monkeypatch.setattr(_bench, "open_model", opener)
+    monkeypatch.setattr(_graph, "open_model", opener)
     return opener
 
 
@@ -136,7 +140,8 @@ def test_what_goes_wrong_ends_with_1_and_its_message_last(opener, capsys) -> Non
 
 def test_bench_prints_exactly_its_figures(opener, capsys, monkeypatch) -> None:
     monkeypatch.setattr(_bench, "first_token_s", lambda *_, **__: 0.5)
-    opener.engine.read_bandwidth_gb_s = lambda nbytes: 20.0
+    device = SimpleNamespace(read_bandwidth_gb_s=lambda nbytes, repeat: 20.0)
+    opener.engine.runner = SimpleNamespace(device=device)
     code, out, _ = run(
         capsys, "bench", "m", "--prefill", "40", "--decode", "6", "--repeat", "2", "--json"
     )
@@ -208,35 +213,23 @@ def test_chat_takes_the_checkpoints_own_sampling() -> None:
     assert ChatSettings(temperature=None, **neutral).params({}).temperature == 0.7
 
 
-def test_doctor_names_what_auto_takes() -> None:
-    from poot_core import Settings
+def test_doctor_says_what_auto_takes(capsys) -> None:
+    def backend(name: str, usable: bool) -> Backend:
+        return Backend(name=name, is_usable=usable, detail="")
 
-    def finding(name: str, usable: bool) -> _doctor.Finding:
-        return _doctor.Finding(backend=name, is_usable=usable)
-
-    findings = [finding("ptx", False), finding("cpu", True), finding("oracle", True)]
-    chosen, why = _doctor.choose(findings, Settings())
+    found = [backend("ptx", False), backend("cpu", True), backend("oracle", True)]
+    chosen, why = choose(found, Settings())
     assert chosen == "cpu"
-    assert "before it ptx" in why
-    assert _doctor.choose(findings[:1] + findings[2:], Settings())[0] is None
-    assert _doctor.choose(findings, Settings(backend="oracle"))[0] == "oracle"
-
-
-def test_a_device_that_does_not_open_is_a_finding() -> None:
-    from poot_core import Settings
-
-    class Entry:
-        name = "vulkan"
-
-        def load(self):
-            def open_device(settings):
-                raise UnsupportedError("no loader\nfound")
-
-            return open_device
-
-    found = _doctor._probe(Entry(), Settings())
-    assert not found.is_usable
-    assert found.reason == "no loader found"
+    assert "ptx does not open" in why
+    assert choose([found[0], found[2]], Settings())[0] is None
+    assert choose(found, Settings(backend="oracle"))[0] == "oracle"
+    seen = [backend("ptx", True), *found[1:]]
+    assert choose(seen, Settings())[0] == "ptx"
+    assert choose(seen, Settings(hide_devices=True))[0] == "cpu"
+    code, out, _ = run(capsys, "doctor", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert {"oracle"} <= {found["name"] for found in document["backends"]}
 
 
 def test_starting_imports_no_more_than_it_needs() -> None:

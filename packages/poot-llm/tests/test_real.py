@@ -48,10 +48,11 @@ def test_prompts_and_templates_give_the_reference_ids(name) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_greedy_answers_follow_the_reference_where_it_is_clear(name) -> None:
+@pytest.mark.parametrize(("backend", "count"), [("oracle", 4), ("auto", 24)])
+def test_greedy_answers_follow_the_reference_where_it_is_clear(name, backend, count) -> None:
     expected, path = golden(name)
-    params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
-    with LLM(path, precision="f32", context=256) as llm:
+    params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
+    with LLM(path, backend=backend, precision="f32", context=128) as llm:
         cases = list(expected["cases"].values())
         together = llm.generate([case["prompt_ids"] for case in cases], params)
         alone = llm.generate([cases[0]["prompt_ids"]], params)[0]

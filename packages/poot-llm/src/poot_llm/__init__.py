@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from poot_llm._driver import Driver, DriverStats
     from poot_llm._errors import ContextLengthError
     from poot_llm._llm import LLM
+    from poot_llm._open import OpenedModel, OpenOptions, open_model
+    from poot_llm._open_text import TextSide, open_text
     from poot_llm._request import FinishReason, Request, Timings, TokenEvent
     from poot_llm._sampler import Logprobs
     from poot_llm._sampling_params import SamplingParams
@@ -26,12 +28,17 @@ _HOME = {
     "DriverStats": "_driver",
     "FinishReason": "_request",
     "Logprobs": "_sampler",
+    "OpenOptions": "_open",
+    "OpenedModel": "_open",
     "Output": "_answer",
     "Request": "_request",
     "SamplingParams": "_sampling_params",
+    "TextSide": "_open_text",
     "Timings": "_request",
     "TokenEvent": "_request",
     "Tokenizer": "_tokenizer",
+    "open_model": "_open",
+    "open_text": "_open_text",
 }
 
 __all__ = [
@@ -42,12 +49,17 @@ __all__ = [
     "DriverStats",
     "FinishReason",
     "Logprobs",
+    "OpenOptions",
+    "OpenedModel",
     "Output",
     "Request",
     "SamplingParams",
+    "TextSide",
     "Timings",
     "TokenEvent",
     "Tokenizer",
+    "open_model",
+    "open_text",
 ]
 
 

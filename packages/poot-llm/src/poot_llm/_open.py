@@ -53,6 +53,7 @@ class OpenedModel:
         tokenizer: The tokenizer, or None where the checkpoint has none.
         eos_token_ids: Tokens that end an answer.
         resources: Closes all of it.
+        checkpoint: What it was opened from, or None where only an engine was given.
         generation_config: The checkpoint's own sampling defaults.
         load_s: Seconds that opening took.
     """
@@ -61,6 +62,7 @@ class OpenedModel:
     tokenizer: Tokenizer | None
     eos_token_ids: frozenset[int]
     resources: ExitStack
+    checkpoint: Checkpoint | None = None
     generation_config: dict[str, Any] = field(default_factory=dict[str, Any])
     load_s: float = 0.0
 
@@ -94,6 +96,7 @@ def open_model(path: str | Path, options: OpenOptions) -> OpenedModel:
         return OpenedModel(
             engine=engine,
             tokenizer=tokenizer,
+            checkpoint=checkpoint,
             eos_token_ids=end_token_ids(checkpoint, model, tokenizer),
             generation_config=checkpoint.generation_config,
             resources=resources.pop_all(),

@@ -1,0 +1,95 @@
+"""A tiny checkpoint through loader, family, oracle and driver, against transformers in f32.
+
+``data/llama`` holds random weights, one prompt with logits, and 24 greedy ids with margins.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from poot_core import CheckpointError, RequestError, UnsupportedError
+from poot_llm import LLM, ContextLengthError, SamplingParams
+from poot_llm.cli import _run
+
+CHECKPOINT = Path(__file__).parent / "data" / "llama"
+EXPECTED = json.loads((CHECKPOINT / "expected.json").read_text())
+TOLERANCE = 2e-4 * EXPECTED["logits_rms"]  # of f32 sums in another order
+CLEAR = 1e-3  # a margin below this may go either way
+
+
+@pytest.fixture(scope="module")
+def llm():
+    with LLM(CHECKPOINT, backend="oracle", precision="f32") as llm:
+        yield llm
+
+
+def check_greedy(got: list[int]) -> None:
+    for ours, theirs, margin in zip(
+        got, EXPECTED["greedy"], EXPECTED["greedy_margins"], strict=False
+    ):
+        if ours != theirs:
+            assert margin <= CLEAR
+            return
+
+
+def test_logits(llm) -> None:
+    logits = llm.logits(EXPECTED["prompt"])
+    assert logits.shape == (len(EXPECTED["prompt"]), 320)
+    np.testing.assert_allclose(logits[-1], EXPECTED["last_logits"], atol=TOLERANCE, rtol=0)
+    np.testing.assert_allclose(logits[16], EXPECTED["mid_logits_16"], atol=TOLERANCE, rtol=0)
+
+
+def test_greedy_ids_alone_and_among_others(llm) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+    [alone] = llm.generate([EXPECTED["prompt"]], params)
+    assert alone.text is None
+    check_greedy(alone.output_ids)
+    among = llm.generate([[7, 8, 9], EXPECTED["prompt"], [1] * 40], params)
+    check_greedy(among[1].output_ids)
+
+
+def test_chunks_of_a_prompt_do_not_matter() -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+    with LLM(
+        CHECKPOINT, backend="oracle", precision="f32", max_step_tokens=7, max_sequences=2
+    ) as llm:
+        check_greedy(llm.generate([EXPECTED["prompt"]], params)[0].output_ids)
+        logits = llm.logits(EXPECTED["prompt"])
+    np.testing.assert_allclose(logits[-1], EXPECTED["last_logits"], atol=TOLERANCE, rtol=0)
+
+
+def test_refusals(llm) -> None:
+    with pytest.raises(UnsupportedError, match="no tokenizer files"):
+        llm.generate("text")
+    with pytest.raises(ContextLengthError, match="600 tokens and the context holds 512"):
+        llm.generate([1] * 600)
+    with pytest.raises(RequestError, match="context is 100000; this model takes 1 to 512"):
+        LLM(CHECKPOINT, backend="oracle", context=100000)
+    with pytest.raises(RequestError, match="precision"):
+        LLM(CHECKPOINT, backend="oracle", precision="f16")
+    with pytest.raises(CheckpointError, match="nowhere"):
+        LLM("nowhere.gguf", backend="oracle")
+
+
+def test_commands(capsys) -> None:
+    ids = ",".join(map(str, EXPECTED["prompt"]))
+    arguments = ["--max-tokens", "8", "--ignore-eos", "--json", "--backend", "oracle"]
+    arguments += ["--precision", "f32"]
+    assert _run.run(["generate", str(CHECKPOINT), "--prompt-ids", ids, *arguments]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["text"] is None
+    check_greedy(document["output_ids"])
+    assert _run.run(["show", str(CHECKPOINT), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["family"], facts["vocab_size"], facts["tokenizer"]) == ("llama", 320, None)
+    assert _run.run(["show", str(CHECKPOINT)]) == 0
+    assert "ids alone" in capsys.readouterr().out
+    assert _run.run(["graph", str(CHECKPOINT), "--stage", "graph"]) == 0
+    assert capsys.readouterr().out.startswith('graph "llama"')
+    for stage, word in (("plan", "lm_head"), ("kernels", "ContractionRequest")):
+        assert _run.run(["graph", str(CHECKPOINT), "--stage", stage, "--backend", "reference"]) == 0
+        assert word in capsys.readouterr().out
+    assert _run.run(["graph", str(CHECKPOINT), "--backend", "oracle"]) == 1
+    assert "without a plan" in capsys.readouterr().err.splitlines()[-1]
