@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import msgspec
 
 from poot_core import PootError, RequestError
-from poot_llm import Driver, Request, SamplingParams, TokenEvent
+from poot_llm import Driver, OpenOptions, Request, SamplingParams, TokenEvent, open_model
 from poot_serve._frames import (
     Cancel,
     EngineOptionsFrame,
@@ -118,20 +118,18 @@ def serve(connection: socket.socket, options: EngineOptionsFrame) -> None:
     Raises:
         PootError: If the model cannot be opened or a step fails.
     """
-    from poot_llm import open_driver
-
-    def progress(stage: str) -> None:
-        connection.sendall(encode_frame(Loading(stage)))
-
-    with open_driver(
+    connection.sendall(encode_frame(Loading("loading and compiling")))
+    opened = open_model(
         options.model,
-        backend=options.backend,
-        precision=options.precision,
-        threads=options.threads,
-        context=options.context,
-        max_sequences=options.max_sequences,
-        progress=progress,
-    ) as opened:
+        OpenOptions(
+            backend=options.backend,
+            precision=options.precision,
+            threads=options.threads,
+            context=options.context,
+            max_sequences=options.max_sequences,
+        ),
+    )
+    with opened.resources:
         info = opened.engine.info
         ready = Ready(
             backend=info.backend,
@@ -141,14 +139,17 @@ def serve(connection: socket.socket, options: EngineOptionsFrame) -> None:
             max_sequences=info.options.max_sequences,
         )
         connection.sendall(encode_frame(ready))
-        EngineLoop(connection, opened.driver).run()
+        driver = Driver(opened.engine, eos_token_ids=opened.eos_token_ids)
+        EngineLoop(connection, driver).run()
 
 
 def main(arguments: Iterable[str]) -> int:
     """Run the process; return its exit code."""
     descriptor, options_text = arguments
-    # The server decides when this process ends; a Ctrl-C reaches the whole group.
+    # The server decides when this process ends, by closing the connection: a Ctrl-C or a service
+    # manager's SIGTERM reaches the whole group, and requests under way may still finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     options = msgspec.json.decode(options_text, type=EngineOptionsFrame)
     with socket.socket(fileno=int(descriptor)) as connection:
         try:

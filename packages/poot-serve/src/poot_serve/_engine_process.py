@@ -161,11 +161,7 @@ class EngineProcess:
         ticket = self._tickets[key] = Ticket(self, key)
         if len(self._tickets) == 1:
             self._last_frame_s = monotonic()
-        values = (
-            msgspec.structs.asdict(params)
-            if isinstance(params, msgspec.Struct)
-            else {name: getattr(params, name) for name in params.__dataclass_fields__}
-        )
+        values = {name: getattr(params, name) for name in params.__dataclass_fields__}
         self._send(Submit(key=key, prompt_ids=prompt_ids, choice=choice, params=values))
         return ticket
 

@@ -59,7 +59,7 @@ class ChatRequest(_Common, frozen=True, kw_only=True):
 class CompletionRequest(_Common, frozen=True, kw_only=True):
     """Body of ``/v1/completions``."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | list[str | int | list[int]]
     logprobs: int | None = None
     echo: bool | None = None
     suffix: str | None = None

@@ -90,7 +90,7 @@ def completion_logprobs(
 def _bytes_of(token_id: int, tokenizer: Tokenizer | None) -> bytes:
     if tokenizer is None:
         return b""
-    table = tokenizer.token_bytes
+    table = tokenizer.table
     if table is None:
         return tokenizer.decode([token_id], skips_special=False, continues=True).encode()
     return table.bytes_of(token_id, is_first=False)
