@@ -1,5 +1,7 @@
 """The planner: compiles a graph for a target into a program of fused kernels and runs it on a device."""
 
+from typing import TYPE_CHECKING, Any
+
 from poot_executor._backends import Backend, list_backends
 from poot_executor._device import (
     Argument,
@@ -17,6 +19,11 @@ from poot_executor._device import (
 from poot_executor._engine import Engine, EngineInfo, EngineOptions, StepInputs, WeightSource
 from poot_executor._open import open_engine, plan, trace_options
 
+if TYPE_CHECKING:
+    from poot_executor._compile import PlanOptions, compile_graph
+    from poot_executor._explain import LaunchTime, explain, time_launches
+    from poot_executor._program import Program
+
 __all__ = [
     "Argument",
     "Backend",
@@ -30,13 +37,37 @@ __all__ = [
     "GridDim",
     "KernelHandle",
     "Launch",
+    "LaunchTime",
+    "PlanOptions",
     "PreparedSequence",
+    "Program",
     "ScalarArgument",
     "StepInputs",
     "SymbolArgument",
     "WeightSource",
+    "compile_graph",
+    "explain",
     "list_backends",
     "open_engine",
     "plan",
+    "time_launches",
     "trace_options",
 ]
+
+# The planner is imported when it is used: a warm start reads its program from the cache.
+_LATE = {
+    "LaunchTime": "poot_executor._explain",
+    "PlanOptions": "poot_executor._compile",
+    "Program": "poot_executor._program",
+    "compile_graph": "poot_executor._compile",
+    "explain": "poot_executor._explain",
+    "time_launches": "poot_executor._explain",
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATE[name]), name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from poot_core import DType, f32
-from poot_executor._rewrite import Links
+from poot_executor._rewrite import Links, extents
 from poot_executor._weights import Vector
 from poot_graph_ir import PRIMITIVES, Equation, Storage, Value
 from poot_kernelgen import Epilogue, RowNode
@@ -156,7 +156,7 @@ def stored_vector(value: Value, links: Links) -> Vector | None:
         source = maker.inputs[0]
     if source.shape != value.shape[-1:] or not isinstance(source.dtype, DType):
         return None
-    return Vector(source.name, source.dtype.name, "f32", tuple(int(d) for d in source.shape))  # type: ignore[arg-type]
+    return Vector(source.name, source.dtype.name, "f32", extents(source))
 
 
 def _record(accumulators: Sequence[Value], equations: Sequence[Equation], links: Links) -> Absorbed:

@@ -11,6 +11,7 @@ from poot_executor._layers import collapse, expand
 from poot_executor._memory import ALIGNMENT, live_launches, place
 from poot_executor._planned import Operand, PlannedLaunch, Temp
 from poot_executor._program import AttentionClass, Program, ProgramLaunch, State
+from poot_executor._rewrite import extents
 from poot_executor._schedule import Schedule, ScheduleOptions, schedule
 from poot_executor._weights import Matrix
 from poot_executor.passes import (
@@ -174,7 +175,8 @@ def _program(
     )
     rows = {"T": options.max_tokens, "L": options.max_logits}
     logits = dict(planned.outputs)["logits"]
-    vocab_size = int(dict(graph.outputs)["logits"].shape[-1])  # type: ignore[arg-type]
+    vocab_size = dict(graph.outputs)["logits"].shape[-1]
+    assert isinstance(vocab_size, int)
     temps = list(planned.temps)
     greedy = _greedy(temps, requests, logits, vocab_size)
     offsets, arena_bytes = _place(launches, temps, rows, logits)
@@ -219,7 +221,7 @@ def _state(name: str, value: Value, planned: Schedule) -> State:
     if known is not None:
         return State(name, *known)
     suffix = name.rpartition(".")[2]
-    blocks, block_size, heads, dim = (int(d) for d in value.shape)  # type: ignore[arg-type]
+    blocks, block_size, heads, dim = extents(value)
     for other, (layout, _) in planned.states.items():
         same = (layout.num_kv_heads, layout.head_dim, layout.block_size) == (heads, dim, block_size)
         if same and other.endswith(f".{suffix}"):

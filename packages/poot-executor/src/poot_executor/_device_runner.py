@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,8 +80,8 @@ class DeviceRunner:
         self._matrices = load_matrices(device, program, table, self._kernels, weights)
         self.weight_bytes = sum(table.matrix_bytes) + self._small.nbytes
         self.state_bytes = sum(buffer.nbytes for buffer in self._states.values())
-        view = device.view(self._arena)
-        self._arena_view = None if view is None else view
+        self._arena_view = device.view(self._arena)
+        self._sizes: Mapping[str, int] = {}
 
     # --- running ---
 
@@ -129,6 +130,15 @@ class DeviceRunner:
     def take_faults(self, symbol: str, rows: int) -> Int32 | None:
         """Return the flags of the first rows and clear them; None if none is set."""
         return self._host.take_faults(symbol, rows)
+
+    def time(self, key: StepKey, sizes: Mapping[str, int], *, repeat: int) -> NDArray[np.float64]:
+        """Run a step ``repeat`` times and return (num_launches,) median seconds."""
+        self.run(key, sizes)
+        return self.device.time_sequence(self._prepared[key], sizes, repeat=repeat)
+
+    def read_bandwidth_gb_s(self, nbytes: int) -> float:
+        """Return how fast kernels of the device read ``nbytes``, GB/s."""
+        return self.device.read_bandwidth_gb_s(nbytes)
 
     def close(self) -> None:
         """Give all memory back and close the device."""
@@ -215,10 +225,16 @@ def grid_of(record: KernelRecord, operands: Sequence[Operand]) -> tuple[GridDim,
 def _load_kernels(
     device: Device, table: KernelTable
 ) -> dict[tuple[int, str], tuple[KernelHandle, KernelRecord]]:
-    from poot_kernel.compile import CompiledObject
+    from poot_kernel.compile import CompiledObject, CompileKind
 
     objects = [
-        CompiledObject(kind=kind, target=device.target, entries=entries, key=entries[0], data=data)  # type: ignore[arg-type]
+        CompiledObject(
+            kind=cast("CompileKind", kind),
+            target=device.target,
+            entries=entries,
+            key=entries[0],
+            data=data,
+        )
         for kind, entries, data in zip(table.kinds, table.entries, table.objects, strict=True)
     ]
     loaded = device.load(objects)

@@ -143,6 +143,25 @@ class ProgramEngine:
         found = np.unique(self._rows[np.flatnonzero(flags)])
         return {int(row): "a token id or a KV slot is out of range" for row in found}
 
+    def time_step(
+        self, step: StepInputs, *, repeat: int = 5
+    ) -> tuple[StepKey, NDArray[np.float64]]:
+        """Run a step ``repeat`` times and return its key and (num_launches,) median seconds.
+
+        Raises:
+            DeviceError: If the engine runs on no device.
+        """
+        key = self.prepare_step(step)
+        return key, self.runner.time(key, self._sizes, repeat=repeat)
+
+    def read_bandwidth_gb_s(self, nbytes: int) -> float:
+        """Return how fast the device's compiled code reads ``nbytes``, GB/s.
+
+        Raises:
+            DeviceError: If the engine runs on no device.
+        """
+        return self.runner.read_bandwidth_gb_s(nbytes)
+
     def close(self) -> None:
         """Release memory and threads; closing twice is allowed."""
         if not self._closed:

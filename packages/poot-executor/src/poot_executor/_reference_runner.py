@@ -5,13 +5,13 @@ Intermediates lie in one byte arena at the planned offsets, so that a wrong memo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from poot_core import bf16, dtype_by_name, f32
+from poot_core import DeviceError, bf16, dtype_by_name, f32
 from poot_executor._attention_work import work_capacity
 from poot_executor._engine import EngineOptions, WeightSource
 from poot_executor._load_host import load_vector, stored_rows
@@ -76,6 +76,15 @@ class ReferenceRunner:
             )
             for state in program.states
         }
+        self._tables: dict[str, Any] = {
+            "matrix": self._matrices,
+            "vector": self._vectors,
+            "constant": self._constants,
+            "slot": self.slots,
+            "state": self._states,
+            "status": self._status,
+            "work": self.work,
+        }
         # Random bytes: what a kernel reads before it is written shows as nonsense.
         self._arena = np.random.default_rng(7).integers(0, 255, program.arena_bytes, np.uint8)
         self.weight_bytes = sum(m.codes.nbytes for m in self._matrices)
@@ -104,6 +113,14 @@ class ReferenceRunner:
         flags[:] = 0
         return found
 
+    def time(self, key: StepKey, sizes: Mapping[str, int], *, repeat: int) -> NDArray[np.float64]:
+        """Refuse: times of NumPy say nothing about kernels."""
+        raise DeviceError("the reference backend is no device; open the engine on one")
+
+    def read_bandwidth_gb_s(self, nbytes: int) -> float:
+        """Refuse: there is no device."""
+        raise DeviceError("the reference backend is no device; open the engine on one")
+
     def close(self) -> None:
         """Do nothing: memory goes with the object."""
 
@@ -116,22 +133,17 @@ class ReferenceRunner:
         width = self._program.temps[temp].row_bytes // dtype.itemsize
         return self._arena[start : start + nbytes].view(dtype).reshape(rows, width)
 
-    def resolve(self, operand: Operand, rows: int, sizes: Mapping[str, int]) -> Any:
+    def resolve(self, operand: Operand, sizes: Mapping[str, int]) -> Any:
         """Return an operand: an array, or the temp's id, or a number."""
         value: Any = operand.value
-        tables: dict[str, Callable[[], Any]] = {
-            "matrix": lambda: self._matrices[value],
-            "vector": lambda: self._vectors[value],
-            "constant": lambda: self._constants[value],
-            "slot": lambda: self.slots[value],
-            "state": lambda: self._states[value],
-            "status": lambda: self._status[value],
-            "work": lambda: self.work[value],
-            "work_count": lambda: sizes[f"W{value}"],
-            "partial_stride": lambda: sizes[f"P{value}"],
-            "symbol": lambda: sizes[value],
-        }
-        return tables.get(operand.kind, lambda: value)()
+        if operand.kind == "symbol":
+            return sizes[value]
+        if operand.kind == "work_count":
+            return sizes[f"W{value}"]
+        if operand.kind == "partial_stride":
+            return sizes[f"P{value}"]
+        table = self._tables.get(operand.kind)
+        return value if table is None else table[value]
 
 
 class _Interpreter:
@@ -163,7 +175,7 @@ class _Interpreter:
         assert next(self._operands, None) is None, f"{self._launch.label}: operands left over"
 
     def _next(self) -> Any:
-        return self._runner.resolve(next(self._operands), self._rows, self._sizes)
+        return self._runner.resolve(next(self._operands), self._sizes)
 
     def _array(self, dtype: np.dtype[Any], shape: Sequence[int], rows: int | None = None) -> Array:
         """Return the next operand, an intermediate or a slot, as (rows, *shape)."""
@@ -172,7 +184,7 @@ class _Interpreter:
         if operand.kind == "temp":
             assert isinstance(operand.value, int)
             return self._runner.temp(operand.value, rows, dtype).reshape(rows, *shape)
-        array = self._runner.resolve(operand, rows, self._sizes)[:rows]
+        array = self._runner.resolve(operand, self._sizes)[:rows]
         assert array.dtype == dtype
         return array.reshape(rows, *shape)
 
@@ -185,7 +197,7 @@ class _Interpreter:
                 position = len(inputs) + sum(
                     1 for s in request.inputs[: len(inputs)] if s.indexed_by is not None
                 )
-                count = self._runner.resolve(operands[position + 1], 0, self._sizes)
+                count = self._runner.resolve(operands[position + 1], self._sizes)
                 inputs.append(self._array(dtype, spec.shape, count))
                 self._next()
             elif spec.per_row:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from poot_core import SymbolicDim, UnsupportedError
 from poot_graph_ir import Equation, Graph, TensorType, Value
 
-__all__ = ["Links", "fresh_values", "leading_symbol", "refuse", "static_shape", "substitute"]
+__all__ = [
+    "Links",
+    "attribute",
+    "extents",
+    "fresh_values",
+    "leading_symbol",
+    "refuse",
+    "static_shape",
+    "substitute",
+]
 
 
 class Links:
@@ -69,6 +78,23 @@ def substitute(graph: Graph, equations: Iterable[Equation], mapping: Mapping[int
         outputs=tuple((name, final(value)) for name, value in graph.outputs),
         updates=tuple((name, final(value)) for name, value in graph.updates),
     )
+
+
+def attribute(equation: Equation, name: str) -> Any:
+    """Return an attribute; the primitive's rule has checked its type."""
+    return equation.attributes[name]
+
+
+def extents(value: Value) -> tuple[int, ...]:
+    """Return the shape of a value that has no symbolic dimension.
+
+    Raises:
+        UnsupportedError: If it has one.
+    """
+    found = tuple(dim for dim in value.shape if isinstance(dim, int))
+    if len(found) != len(value.shape):
+        raise UnsupportedError(f"{value.name or value} of {value.type} must have a static shape")
+    return found
 
 
 def leading_symbol(value: Value) -> str | None:

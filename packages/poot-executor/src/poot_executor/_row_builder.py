@@ -9,7 +9,7 @@ import numpy as np
 
 from poot_core import DType
 from poot_executor._planned import Operand
-from poot_executor._rewrite import leading_symbol, refuse, static_shape
+from poot_executor._rewrite import attribute, leading_symbol, refuse, static_shape
 from poot_executor._weights import Constant, Vector
 from poot_graph_ir import Equation, Literal, Storage, Value
 from poot_kernelgen import RowInput, RowNode, RowOutput, RowProgram
@@ -190,12 +190,12 @@ def _pointwise(builder: RowBuilder, maker: Equation, value: Value) -> int:
 
 
 def _full(builder: RowBuilder, maker: Equation, value: Value) -> int:
-    number: Any = maker.attributes["value"]
+    number = attribute(maker, "value")
     return builder.add("literal", (), static_shape(maker, value), _dtype(value), value=number)
 
 
 def _iota(builder: RowBuilder, maker: Equation, value: Value) -> int:
-    axis: Any = maker.attributes["axis"]
+    axis = attribute(maker, "axis")
     axis -= _offset(value)
     if axis < 0:
         refuse(maker, "a row program does not know the number of its row")
@@ -208,7 +208,7 @@ def _offset(value: Value) -> int:
 
 def _broadcast(builder: RowBuilder, maker: Equation, value: Value) -> int:
     (x,) = maker.inputs
-    dimensions: Any = maker.attributes["dimensions"]
+    dimensions = attribute(maker, "dimensions")
     operand, shape = builder.visit(x, maker), static_shape(maker, value)
     inner = static_shape(maker, x)
     if leading_symbol(x):
@@ -235,7 +235,7 @@ def _reshape(builder: RowBuilder, maker: Equation, value: Value) -> int:
 
 def _transpose(builder: RowBuilder, maker: Equation, value: Value) -> int:
     (x,) = maker.inputs
-    permutation: Any = maker.attributes["permutation"]
+    permutation = attribute(maker, "permutation")
     if leading_symbol(x):
         if permutation[0] != 0:
             refuse(maker, "rows do not stay rows")
@@ -249,8 +249,7 @@ def _slice(builder: RowBuilder, maker: Equation, value: Value) -> int:
     (x,) = maker.inputs
     cut = _offset(x)
     starts, limits, strides = (
-        tuple(maker.attributes[name][cut:])  # type: ignore[index]
-        for name in ("starts", "limits", "strides")
+        tuple(attribute(maker, name)[cut:]) for name in ("starts", "limits", "strides")
     )
     operand, shape = builder.visit(x, maker), static_shape(maker, value)
     return builder.add(
@@ -259,7 +258,7 @@ def _slice(builder: RowBuilder, maker: Equation, value: Value) -> int:
 
 
 def _concatenate(builder: RowBuilder, maker: Equation, value: Value) -> int:
-    axis: Any = maker.attributes["axis"]
+    axis = attribute(maker, "axis")
     operands = tuple(builder.visit(v, maker) for v in maker.inputs)
     shape = static_shape(maker, value)
     return builder.add("concatenate", operands, shape, _dtype(value), axis=axis - _offset(value))
@@ -267,10 +266,10 @@ def _concatenate(builder: RowBuilder, maker: Equation, value: Value) -> int:
 
 def _pad(builder: RowBuilder, maker: Equation, value: Value) -> int:
     (x,) = maker.inputs
-    low, high, number = (maker.attributes[name] for name in ("low", "high", "value"))
+    low, high, number = (attribute(maker, name) for name in ("low", "high", "value"))
     operand, shape = builder.visit(x, maker), list(static_shape(maker, x))
     for axis in range(len(shape)):
-        before, after = (int(side[axis + _offset(x)]) for side in (low, high))  # type: ignore[index]
+        before, after = (int(side[axis + _offset(x)]) for side in (low, high))
         if not before and not after:
             continue
         parts: list[int] = []
@@ -287,7 +286,7 @@ def _pad(builder: RowBuilder, maker: Equation, value: Value) -> int:
 
 def _reduce(builder: RowBuilder, maker: Equation, value: Value) -> int:
     (x,) = maker.inputs
-    axes: Any = maker.attributes["axes"]
+    axes = attribute(maker, "axes")
     if leading_symbol(x) and 0 in axes:
         refuse(maker, "it reduces over rows")
     operand = builder.visit(x, maker)

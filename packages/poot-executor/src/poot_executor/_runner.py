@@ -119,6 +119,14 @@ class Runner(Protocol):
         """Return the flags of the first rows and clear them; None if none is set."""
         ...
 
+    def time(self, key: StepKey, sizes: Mapping[str, int], *, repeat: int) -> NDArray[np.float64]:
+        """Run a step ``repeat`` times and return (num_launches,) median seconds."""
+        ...
+
+    def read_bandwidth_gb_s(self, nbytes: int) -> float:
+        """Return how fast kernels read ``nbytes``, GB/s."""
+        ...
+
     def close(self) -> None:
         """Release what is held."""
         ...

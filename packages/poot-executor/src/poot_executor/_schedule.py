@@ -15,7 +15,7 @@ from typing import Any
 
 from poot_core import DType, UnsupportedError, f32
 from poot_executor._planned import Operand, PlannedLaunch, Temp
-from poot_executor._rewrite import leading_symbol, refuse, static_shape
+from poot_executor._rewrite import attribute, leading_symbol, refuse, static_shape
 from poot_executor._row_builder import RowBuilder
 from poot_executor._weights import Constant, Matrix, Vector
 from poot_graph_ir import PRIMITIVES, Equation, Graph, Literal, Storage, Value
@@ -237,13 +237,13 @@ class _Scheduler:
         return [Operand("temp", temp) for value in values for temp in self.stored(value, user)]
 
     def _contraction(self, equation: Equation) -> PlannedLaunch:
-        matrix, epilogue = _of(equation, "matrix"), _of(equation, "epilogue")
-        gated: bool = _of(equation, "gated")
+        matrix, epilogue = attribute(equation, "matrix"), attribute(equation, "epilogue")
+        gated: bool = attribute(equation, "gated")
         symbol = self.places[equation.output.id].symbol
         assert symbol is not None
         full = iter(equation.inputs[1:])
         epilogue_operands: list[Operand] = []
-        for vector in _of(equation, "columns"):
+        for vector in attribute(equation, "columns"):
             if vector is None:
                 epilogue_operands += self._operands([next(full)], equation)
             else:
@@ -262,7 +262,7 @@ class _Scheduler:
         requests = tuple(
             ContractionRequest(
                 weight=self.options.layout(matrix.source),
-                activation=_of(equation, "activation"),
+                activation=attribute(equation, "activation"),
                 regime=regime,
                 epilogue=epilogue,
                 gated=gated,
@@ -273,7 +273,7 @@ class _Scheduler:
         return _launch(requests, "regime", operands, symbol, label, equation)
 
     def _embedding(self, equation: Equation) -> PlannedLaunch:
-        matrix: Matrix = _of(equation, "matrix")
+        matrix: Matrix = attribute(equation, "matrix")
         (ids,) = equation.inputs
         symbol = leading_symbol(ids)
         assert symbol is not None
@@ -284,7 +284,7 @@ class _Scheduler:
             Operand("symbol", symbol),
             Operand("i64", matrix.n),
             Operand("i64", matrix.k),
-            Operand("f32", _of(equation, "scale")),
+            Operand("f32", attribute(equation, "scale")),
             Operand("status", symbol),
         ]
         request = GatherRequest(layout=self.options.layout(matrix.source))
@@ -495,10 +495,6 @@ def _missing(equation: Equation) -> str:
     if equation.op == "dot_general":
         return "no kernel multiplies two computed tensors, or a weight that is not (N, K)"
     return f"no kernel has the operation {equation.op!r}"
-
-
-def _of(equation: Equation, name: str) -> Any:
-    return equation.attributes[name]
 
 
 def _int(dim: Any, equation: Equation) -> int:

@@ -13,7 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from poot_core import DType, f32
-from poot_executor._rewrite import Links, fresh_values, leading_symbol, substitute
+from poot_executor._rewrite import (
+    Links,
+    attribute,
+    extents,
+    fresh_values,
+    leading_symbol,
+    substitute,
+)
 from poot_executor._weights import Matrix, MatrixPart
 from poot_graph_ir import Equation, Graph, Storage, TensorType, Value
 from poot_kernelgen import Epilogue
@@ -47,17 +54,16 @@ class FormContractions:
 def _weight_of(equation: Equation, links: Links) -> Matrix | None:
     """Return the stored matrix that a product reads, or None if it is no product of that kind."""
     x, w = equation.inputs
-    a = equation.attributes
     fits = (
         leading_symbol(x) is not None
         and x.type.rank == 2
-        and not a["lhs_batch"]
-        and a["lhs_contract"] == (1,)
+        and not attribute(equation, "lhs_batch")
+        and attribute(equation, "lhs_contract") == (1,)
         and w.type.rank == 2
     )
     if not fits:
         return None
-    (axis,) = a["rhs_contract"]  # type: ignore[misc]
+    (axis,) = attribute(equation, "rhs_contract")
     return _stored_matrix(w, links, transposed=axis == 0)
 
 
@@ -73,7 +79,7 @@ def _stored_matrix(value: Value, links: Links, *, transposed: bool) -> Matrix | 
         elif maker.op == "slice" and count is None:
             axis = 1 if transposed else 0
             starts, limits, strides = (
-                maker.attributes[name] for name in ("starts", "limits", "strides")
+                attribute(maker, name) for name in ("starts", "limits", "strides")
             )
             whole = starts[1 - axis] == 0 and limits[1 - axis] == maker.inputs[0].shape[1 - axis]
             if not whole or strides != (1, 1):
@@ -84,7 +90,7 @@ def _stored_matrix(value: Value, links: Links, *, transposed: bool) -> Matrix | 
         value = maker.inputs[0]
     if value.type.rank != 2 or (transposed and not isinstance(value.dtype, DType)):
         return None
-    n, k = (int(d) for d in (reversed(value.shape) if transposed else value.shape))  # type: ignore[arg-type]
+    n, k = reversed(extents(value)) if transposed else extents(value)
     part = MatrixPart(value.name, first, n if count is None else count, transposed)
     return Matrix(value.dtype.name, k, (part,))
 
@@ -109,7 +115,7 @@ class FormEmbeddings:
             ):
                 equations.append(equation)
                 continue
-            n, k = (int(d) for d in table.shape)  # type: ignore[arg-type]
+            n, k = extents(table)
             decoded, scale = _decoded(equation, links)
             matrix = Matrix(table.dtype.name, k, (MatrixPart(table.name, 0, n),))
             result = fresh(TensorType(equation.output.shape, f32))
@@ -137,7 +143,7 @@ def _decoded(equation: Equation, links: Links) -> tuple[Value, float]:
             maker = links.maker.get(other.id)
             if maker is None or maker.op != "full":
                 break
-            scale = float(maker.attributes["value"])  # type: ignore[arg-type]
+            scale = float(attribute(maker, "value"))
         else:
             break
         value = user.output

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from poot_executor._absorb import Absorbed, absorb
-from poot_executor._rewrite import Links, fresh_values, substitute
+from poot_executor._rewrite import Links, attribute, fresh_values, substitute
 from poot_executor._weights import Matrix, MatrixPart
 from poot_graph_ir import Equation, Graph, TensorType, Value
 from poot_kernelgen import Epilogue
@@ -21,8 +21,7 @@ def _contractions(graph: Graph) -> list[Equation]:
 
 
 def _matrix(equation: Equation) -> Matrix:
-    matrix: Any = equation.attributes["matrix"]
-    return matrix
+    return attribute(equation, "matrix")
 
 
 def _same_input(equation: Equation) -> tuple[int, str, int]:
@@ -69,7 +68,7 @@ class SplitHalves:
         if len(users) != 2 or n % (2 * self.interleave) or equation.output.id in links.kept:
             return None
         cuts = [user for user in users if user.op == "slice"]
-        bounds = [(u.attributes["starts"][1], u.attributes["limits"][1]) for u in cuts]  # type: ignore[index]
+        bounds = [(attribute(u, "starts")[1], attribute(u, "limits")[1]) for u in cuts]
         if sorted(bounds) != [(0, n // 2), (n // 2, n)]:
             return None
         return cuts if bounds[0][0] == 0 else cuts[::-1]
