@@ -158,7 +158,9 @@ def test_bench_prints_exactly_its_figures(opener, capsys, monkeypatch) -> None:
     }  # fmt: skip
     measured = opener.engine.steps
     assert measured[-7:] == [(40, 1)] + [(1, 1)] * 6
-    assert opener.asked[0][1].context == 41
+    assert opener.asked[0][1].context is None
+    code, _, err = run(capsys, "bench", "m", "--prefill", "9", "--decode", "800")
+    assert (code, "need 801" in err.splitlines()[-1]) == (1, True)
     code, out, _ = run(capsys, "bench", "m", "--prefill", "9", "--decode", "3", "--repeat", "1")
     assert "decode_tok_s" in out
 

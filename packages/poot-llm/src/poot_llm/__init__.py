@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from poot_llm._llm import LLM
     from poot_llm._open import OpenedModel, OpenOptions, open_model
     from poot_llm._open_text import TextSide, open_text
-    from poot_llm._request import FinishReason, Request, Timings, TokenEvent
+    from poot_llm._request import FinishReason, Request, ScoredPrompt, Timings, TokenEvent
     from poot_llm._sampler import Logprobs
     from poot_llm._sampling_params import SamplingParams
     from poot_llm._tokenizer import Tokenizer
@@ -33,6 +33,7 @@ _HOME = {
     "Output": "_answer",
     "Request": "_request",
     "SamplingParams": "_sampling_params",
+    "ScoredPrompt": "_request",
     "TextSide": "_open_text",
     "Timings": "_request",
     "TokenEvent": "_request",
@@ -54,6 +55,7 @@ __all__ = [
     "Output",
     "Request",
     "SamplingParams",
+    "ScoredPrompt",
     "TextSide",
     "Timings",
     "TokenEvent",

@@ -19,7 +19,7 @@ from poot_executor import Engine
 from poot_llm._batch import StepBuilder
 from poot_llm._blocks import BlockManager
 from poot_llm._errors import ContextLengthError
-from poot_llm._request import FinishReason, Request, Timings, TokenEvent
+from poot_llm._request import FinishReason, Request, ScoredPrompt, Timings, TokenEvent
 from poot_llm._sampler import Logprobs
 from poot_llm._scheduler import Scheduler
 from poot_llm._sequence import Sequence
@@ -263,15 +263,16 @@ class Driver:
         self, sequence: Sequence, reason: FinishReason, now_s: float, *, error: str | None = None
     ) -> TokenEvent:
         self._drop(sequence)
-        logits = np.concatenate(sequence.logit_rows) if reason == "scored" else None
-        return TokenEvent(
+        event = (ScoredPrompt if sequence.scores_prompt else TokenEvent)(
             sequence.request_id,
             [],
             finish_reason=reason,
             error=error,
             timings=sequence.timings(now_s),
-            prompt_logits=logits,
         )
+        if isinstance(event, ScoredPrompt) and reason == "scored":
+            event.prompt_logits = np.concatenate(sequence.logit_rows)
+        return event
 
     def _drop(self, sequence: Sequence) -> None:
         del self._sequences[sequence.request_id]

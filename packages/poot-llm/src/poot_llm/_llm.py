@@ -19,7 +19,7 @@ from poot_executor import Engine, EngineInfo
 from poot_llm._answer import Answer, Delta, Output
 from poot_llm._driver import Driver, DriverStats
 from poot_llm._fair_lock import FairLock
-from poot_llm._request import Request, TokenEvent
+from poot_llm._request import Request, ScoredPrompt, TokenEvent
 from poot_llm._sampling_params import SamplingParams
 from poot_llm._text_stream import TextStream
 from poot_llm._tokenizer import Tokenizer
@@ -252,6 +252,7 @@ class LLM:
             event = self._next_event(request_id)
         finally:
             self._forget(request_id)
+        assert isinstance(event, ScoredPrompt), "it was asked to score"
         if event.prompt_logits is None:
             raise DeviceError(f"the step failed: {event.error}")
         return event.prompt_logits

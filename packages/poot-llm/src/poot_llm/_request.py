@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from poot_llm._sampler import Logprobs
 from poot_llm._sampling_params import SamplingParams
 
-__all__ = ["FinishReason", "Request", "Timings", "TokenEvent"]
+__all__ = ["FinishReason", "Request", "ScoredPrompt", "Timings", "TokenEvent"]
 
 FinishReason = Literal["stop", "length", "scored", "error"]
 """``stop``: an end token came (or, above the driver, a stop string). ``length``: ``max_tokens`` or the
@@ -97,7 +97,6 @@ class TokenEvent:
         finish_reason: Why the request ended, or None while it goes on.
         error: What went wrong where the reason is ``error``.
         timings: Set with the finish reason.
-        prompt_logits: (prompt_tokens, vocab_size) float32, set where the reason is ``scored``.
     """
 
     request_id: int
@@ -106,4 +105,14 @@ class TokenEvent:
     finish_reason: FinishReason | None = None
     error: str | None = None
     timings: Timings | None = None
+
+
+@dataclass(slots=True)
+class ScoredPrompt(TokenEvent):
+    """The only event of a request for prompt logits, apart because an array goes no common wire.
+
+    Attributes:
+        prompt_logits: (prompt_tokens, vocab_size) float32, unless the reason is ``error``.
+    """
+
     prompt_logits: NDArray[np.float32] | None = None

@@ -210,4 +210,7 @@ def doctor(json: Json = False) -> None:
 def _options(backend: str, precision: str, threads: int | None, context: int | None) -> OpenOptions:
     from poot_llm._open import OpenOptions
 
-    return OpenOptions(backend=backend, precision=precision, threads=threads, context=context)
+    # One sequence at a time: all commands share one plan, and its pool is as small as can be.
+    return OpenOptions(
+        backend=backend, precision=precision, threads=threads, context=context, max_sequences=1
+    )
