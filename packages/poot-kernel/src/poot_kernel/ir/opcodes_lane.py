@@ -524,6 +524,7 @@ ELEMENT_OPS: tuple[OpSpec, ...] = (
         for name, (kinds, swaps, doc) in _BINARY.items()
     ),
     _element("fma", "a, b, c: float", _arithmetic(3, "float"), "a * b + c, rounded once"),
+    _element("pow", "a, b: float", _arithmetic(2, "float"), "a ** b"),
     _element("neg", "x", _arithmetic(1, "number"), "-x"),
     _element("abs", "x", _arithmetic(1, "number"), "absolute value"),
     _element("not", "x", _arithmetic(1, "bits"), "bitwise complement"),

@@ -181,6 +181,15 @@ def _fma(ctx: LaneContext, op: Op) -> None:
     _result(ctx, op, ctx.w.intrinsic(f"llvm.fma.{_suffix(kind)}", kind, operands), varying)
 
 
+def _pow(ctx: LaneContext, op: Op) -> None:
+    varying = ctx.is_varying(*op.operands)
+    if _dtype(op.operands[0]) is not f32:
+        raise ctx.unsupported(op, "takes f32 on the host")
+    count = element_count(op.result.type) * (ctx.lanes if varying else 1)
+    operands = [ctx.register(v, varying=varying) for v in op.operands]
+    _result(ctx, op, ctx.w.math("pow", count, *operands), varying)
+
+
 def _unary(ctx: LaneContext, op: Op) -> None:
     (x,) = op.operands
     dtype = _dtype(x)
@@ -453,6 +462,7 @@ def _dot4(ctx: LaneContext, op: Op) -> None:
 ELEMENTS: dict[str, Lowering] = {
     "constant": _constant,
     "fma": _fma,
+    "pow": _pow,
     "select": _select,
     "convert": _convert,
     "bitcast": _bitcast,

@@ -1,0 +1,147 @@
+"""Emits the element of a value at a position, following views down to what lies in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from poot_core import dtype_by_name
+from poot_kernel import IRBuilder, ScalarType, Value, VectorType
+from poot_kernelgen.rows._operations import emit_node, literal_of
+from poot_kernelgen.rows._plan import RowPlan
+from poot_kernelgen.rows._position import Position, Variable, unflatten
+from poot_kernelgen.rows._views import VIEWS, operand_positions
+
+__all__ = ["Elements", "Place", "Scope"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value's row lies: an array and the indices before the flat one."""
+
+    memory: Value
+    leading: tuple[Value, ...] = ()
+
+
+@dataclass(slots=True)
+class Scope:
+    """One loop body: its variables' values, and what it has computed already.
+
+    Attributes:
+        values: Index values of the loop variables.
+        vector: The variable that is dealt to the lanes, if any.
+        count: Neighbouring elements that each lane holds.
+    """
+
+    values: dict[Variable, Value]
+    vector: Variable | None = None
+    count: int = 1
+    memo: dict[tuple[int, Position], Value] = field(
+        default_factory=dict[tuple[int, Position], Value]
+    )
+
+
+class Elements:
+    """Elements of a program's values, given where inputs and stored values lie.
+
+    Attributes:
+        places: Memory of inputs and of stored values, by number.
+        scalars: Values of one element that are in registers, by number.
+    """
+
+    def __init__(self, plan: RowPlan, b: IRBuilder) -> None:
+        self._plan, self._b = plan, b
+        self.places: dict[int, Place] = {}
+        self.scalars: dict[int, Value] = {}
+
+    def leaves(self, value: int, position: Position) -> set[tuple[int, Position]]:
+        """Return the (value, position) pairs that are read for an element.
+
+        Raises:
+            Factor, Cut: If a loop variable has to be split first.
+        """
+        found: set[tuple[int, Position]] = set()
+        seen: set[tuple[int, Position]] = set()
+        waiting = [(value, position)]
+        while waiting:
+            item = waiting.pop()
+            if item in seen:
+                continue
+            seen.add(item)
+            number, where = item
+            node = self._plan.node(number)
+            if number in self.places or number in self.scalars or node is None:
+                found.add(item)
+            elif node.op == "iota":
+                unflatten(where, node.shape)
+                found.add(item)
+            elif node.op != "literal":
+                shapes = [self._plan.shape(operand) for operand in node.operands]
+                for index, moved in operand_positions(node, shapes, where):
+                    waiting.append((node.operands[index], moved))
+        return found
+
+    def index(self, position: Position, scope: Scope) -> Value:
+        """Return a position as an index value (of the first element that a lane holds)."""
+        b = self._b
+        total = b.constant(position.constant)
+        for variable, coefficient in position.terms:
+            factor = coefficient * (scope.count if variable == scope.vector else 1)
+            total = b.add(total, b.mul(scope.values[variable], factor))
+        return total
+
+    def emit(self, value: int, position: Position, scope: Scope) -> Value:
+        """Return an element: a scalar, or a vector where a lane holds several."""
+        key = (value, position)
+        if key not in scope.memo:
+            scope.memo[key] = self._emit(value, position, scope)
+        return scope.memo[key]
+
+    def _emit(self, value: int, position: Position, scope: Scope) -> Value:
+        b, node = self._b, self._plan.node(value)
+        if value in self.scalars:
+            return self.scalars[value]
+        if value in self.places:
+            place = self.places[value]
+            is_spread = scope.vector is not None and position.coefficient(scope.vector) > 0
+            return b.load(
+                place.memory, [*place.leading, self.index(position, scope)],
+                count=scope.count if is_spread else 1,
+            )  # fmt: skip
+        assert node is not None
+        if node.op == "literal":
+            return b.constant(literal_of(node), dtype_by_name(node.dtype))
+        if node.op == "iota":
+            axis = dict(node.attributes)["axis"]
+            assert isinstance(axis, int)
+            digit = unflatten(position, node.shape)[axis]
+            return b.convert(self.index(digit, scope), dtype_by_name(node.dtype))
+        shapes = [self._plan.shape(operand) for operand in node.operands]
+        found = [
+            self.emit(node.operands[index], moved, scope)
+            for index, moved in operand_positions(node, shapes, position)
+        ]
+        if node.op in VIEWS:
+            return found[0]
+        return emit_node(b, node, found, self._power(node.op, node.operands))
+
+    def _power(self, op: str, operands: Sequence[int]) -> float | None:
+        if op != "pow":
+            return None
+        node = self._plan.node(operands[1])
+        while node is not None and node.op in {"broadcast", "reshape"}:
+            node = self._plan.node(node.operands[0])
+        if node is None or node.op != "literal":
+            return None
+        return float(literal_of(node))
+
+    def is_vector(self, value: Value) -> bool:
+        """Whether a lane holds several elements."""
+        return isinstance(value.type, VectorType)
+
+    def spread(self, value: Value, count: int) -> Value:
+        """Return a scalar as a vector of equal elements, if lanes hold several."""
+        if count == 1 or isinstance(value.type, VectorType):
+            return value
+        assert isinstance(value.type, ScalarType)
+        return self._b.splat(value, count)

@@ -1,0 +1,299 @@
+"""A row program as one lane kernel: one row is one workgroup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from poot_core import Target, UnsupportedError, bf16, dtype_by_name, f32, i8, i32, i64
+from poot_kernel import IRBuilder, KernelFunction, Value
+from poot_kernelgen._lanes import lane_count
+from poot_kernelgen.requests import KvLayout, RowOutput, RowProgram
+from poot_kernelgen.rows._elements import Elements, Place, Scope
+from poot_kernelgen.rows._loops import (
+    Nest,
+    element_count,
+    pick_vector,
+    run_nest,
+    solve_nests,
+    variable,
+)
+from poot_kernelgen.rows._plan import RowPlan
+from poot_kernelgen.rows._position import Cut, Factor, Position, flatten, unflatten
+from poot_kernelgen.rows._reduce import RowReducer
+
+__all__ = ["row_kernel"]
+
+_BLOCK = 32
+
+
+def row_kernel(program: RowProgram, target: Target, name: str = "row") -> KernelFunction:
+    """Return the kernel of a row program.
+
+    Args:
+        program: What to compute.
+        target: The host; its lanes decide how many elements a lane holds.
+        name: Entry-point name.
+
+    Raises:
+        UnsupportedError: If an operation is unknown or an output's kind does not fit.
+    """
+    return _RowKernel(program, target, name).build()
+
+
+class _RowKernel:
+    def __init__(self, program: RowProgram, target: Target, name: str) -> None:
+        self.plan = RowPlan(program)
+        self.plan.check()
+        self.program = program
+        self.lanes = lane_count(target)
+        self.b = IRBuilder(name, level="lane", grid=["rows"])
+        self.elements = Elements(self.plan, self.b)
+        self.outputs: list[list[Value]] = []
+        self.status: Value | None = None
+
+    # ---- arguments
+
+    def build(self) -> KernelFunction:
+        b, program = self.b, self.program
+        arrays: list[tuple[Value, Value | None]] = []
+        for index, spec in enumerate(program.inputs):
+            arrays.append(self._input(index, spec.indexed_by is not None))
+        for index, output in enumerate(program.outputs):
+            self.outputs.append(self._output(index, output))
+        b.scalar("rows")
+        kinds = {output.kind for output in program.outputs}
+        if "kv" in kinds or any(spec.indexed_by is not None for spec in program.inputs):
+            self.status = b.array("status", i32, ["rows"], access="rw")
+        self.row = b.workgroup_id()
+        self._place_inputs(arrays)
+        for value in sorted(self.plan.stored):
+            self._store_value(value)
+        for index, output in enumerate(program.outputs):
+            self._write_output(index, output)
+        return b.finish()
+
+    def _input(self, index: int, is_indexed: bool) -> tuple[Value, Value | None]:
+        spec, size = self.program.inputs[index], self.plan.size(index)
+        dtype = dtype_by_name(spec.dtype)
+        name = f"input{index}"
+        if is_indexed:
+            array = self.b.array(name, dtype, [f"{name}_rows", size])
+            return array, self.b.scalar(f"{name}_rows")
+        return self.b.array(name, dtype, ["rows", size] if spec.per_row else [size]), None
+
+    def _output(self, index: int, output: RowOutput) -> list[Value]:
+        size, name, b = self.plan.size(output.value), f"output{index}", self.b
+        if output.kind == "i8":
+            blocks = size // _BLOCK
+            return [
+                b.array(name, i8, ["rows", size], access="w"),
+                b.array(f"{name}_scales", f32, ["rows", blocks], access="w"),
+                b.array(f"{name}_sums", f32, ["rows", blocks], access="w"),
+            ]
+        if output.kind == "kv":
+            assert output.layout is not None
+            dtype = dtype_by_name(output.layout.dtype)
+            return [b.array(name, dtype, [None], access="w"), b.scalar(f"{name}_slots")]
+        dtype = bf16 if output.kind == "bf16" else dtype_by_name(output.dtype)
+        return [b.array(name, dtype, ["rows", size], access="w")]
+
+    def _place_inputs(self, arrays: list[tuple[Value, Value | None]]) -> None:
+        b = self.b
+        # An index may be declared after the table that it picks from.
+        by_index = sorted(enumerate(arrays), key=lambda item: item[1][1] is not None)
+        for index, (array, count) in by_index:
+            spec = self.program.inputs[index]
+            if spec.indexed_by is not None:
+                assert count is not None
+                assert self.status is not None
+                wanted = self._row_scalar(spec.indexed_by)
+                leading = (b.clamp_index(self.status, wanted, count, self.row, bit=0),)
+            else:
+                leading = (self.row,) if spec.per_row else ()
+            self.elements.places[index] = Place(array, leading)
+
+    def _row_scalar(self, index: int) -> Value:
+        place = self.elements.places.get(index)
+        if place is None:
+            raise UnsupportedError(f"input {index} is picked by an index and an index itself")
+        return self.b.convert(self.b.load(place.memory, [*place.leading, 0]), i64)
+
+    # ---- values kept in scratch
+
+    def _store_value(self, value: int) -> None:
+        if self.plan.is_reduction(value):
+            RowReducer(
+                self.plan,
+                self.b,
+                self.elements,
+                self.lanes,
+                self._to_scratch,
+                self._prepare_scalars,
+            ).run(value)
+        else:
+            self._to_scratch(value)
+
+    def _to_scratch(self, value: int) -> None:
+        dtype = dtype_by_name(self.plan.dtype(value))
+        memory = self.b.shared_alloc(dtype, [self.plan.size(value)])
+        self._each(value, lambda scope, where, found: self.b.store(
+            memory, [self.elements.index(where, scope)], found))  # fmt: skip
+        self.elements.places[value] = Place(memory)
+
+    def _each(self, value: int, store: Callable[[Scope, Position, Value], None]) -> None:
+        """Compute every element of a value and hand it to ``store`` with its position."""
+        elements = self.elements
+        for nest in solve_nests(self.plan.size(value), lambda p: elements.leaves(value, p)):
+            self._prepare_scalars(value)
+            leaves = elements.leaves(value, nest.position)
+            vector = pick_vector(nest, self.lanes)
+            contiguous = vector is not None and nest.position.coefficient(vector) == 1
+            count = element_count(
+                vector if contiguous else None, leaves, self.plan, self.lanes, most=4
+            )
+            self._nest(nest, value, vector, count, store)
+
+    def _nest(
+        self, nest: Nest, value: int, vector: object, count: int,
+        store: Callable[[Scope, Position, Value], None],
+    ) -> None:  # fmt: skip
+        elements = self.elements
+        chosen = next((v for v in nest.variables if v == vector), None)
+
+        def body(scope: Scope) -> None:
+            found = elements.emit(value, nest.position, scope)
+            if chosen is not None:
+                found = elements.spread(found, count)
+            store(scope, nest.position, found)
+
+        run_nest(self.b, nest, chosen, count, body)
+
+    def _prepare_scalars(self, value: int) -> None:
+        """Compute values of one element once, before the loops that use them."""
+        waiting, seen = [value], set[int]()
+        while waiting:
+            number = waiting.pop()
+            node = self.plan.node(number)
+            known = number in self.elements.scalars or number in self.elements.places
+            if number in seen or node is None or known:
+                continue
+            seen.add(number)
+            if self.plan.size(number) == 1 and node.op != "literal" and number != value:
+                self.elements.scalars[number] = self.elements.emit(number, Position(), Scope({}))
+            else:
+                waiting += node.operands
+
+    # ---- outputs
+
+    def _write_output(self, index: int, output: RowOutput) -> None:
+        arrays = self.outputs[index]
+        if output.kind == "i8":
+            self._quantise(output.value, arrays)
+        elif output.kind == "kv":
+            self._write_kv(output, arrays)
+        else:
+            dtype = bf16 if output.kind == "bf16" else dtype_by_name(output.dtype)
+            self._each(output.value, lambda scope, where, found: self.b.store(
+                arrays[0], [self.row, self.elements.index(where, scope)],
+                self.b.convert(found, dtype)))  # fmt: skip
+
+    def _quantise(self, value: int, arrays: list[Value]) -> None:
+        """Blocks of 32: each is one vector or a few, so that codes and scale need one read."""
+        b, elements = self.b, self.elements
+        codes, scales, sums = arrays
+        count = _BLOCK // self.lanes
+        blocks = self.plan.size(value) // _BLOCK
+        if not self._reads_straight(value):
+            self._to_scratch(value)
+        self._prepare_scalars(value)
+        lane = b.query("subgroup_lane")
+        block_variable, lane_variable = variable(blocks), variable(_BLOCK)
+        position = Position.of(block_variable, _BLOCK) + Position.of(lane_variable)
+        with b.for_(0, blocks, unroll=min(2, blocks)) as loop:
+            scope = Scope({block_variable: loop.index, lane_variable: lane}, lane_variable, count)
+            x = elements.spread(elements.emit(value, position, scope), count)
+            largest = b.workgroup_reduce(b.unary("abs", x), "max")
+            largest = b.vector_reduce(largest, "max")
+            is_zero = b.compare("eq", largest, 0.0)
+            divisor = b.select(is_zero, b.constant(1.0), largest)
+            inverse = b.select(is_zero, b.constant(0.0), b.div(127.0, divisor))
+            scaled = b.unary("rint", b.mul(x, b.splat(inverse, count)))
+            b.store(codes, [self.row, elements.index(position, scope)], b.convert(scaled, i8))
+            total = b.vector_reduce(b.workgroup_reduce(scaled, "add"), "add")
+            scale = b.mul(largest, 1 / 127)
+            b.store(scales, [self.row, loop.index], scale)
+            b.store(sums, [self.row, loop.index], b.mul(scale, total))
+
+    def _reads_straight(self, value: int) -> bool:
+        """Whether a block of 32 can be computed where it is quantised."""
+        blocks = variable(self.plan.size(value) // _BLOCK)
+        lane = variable(_BLOCK)
+        position = Position.of(blocks, _BLOCK) + Position.of(lane)
+        try:
+            leaves = self.elements.leaves(value, position)
+        except (Cut, Factor):
+            return False
+        return all(
+            p.coefficient(lane) <= 1
+            and not (
+                (node := self.plan.node(v)) is not None
+                and node.op == "iota"
+                and p.coefficient(lane)
+            )
+            for v, p in leaves
+        )
+
+    def _write_kv(self, output: RowOutput, arrays: list[Value]) -> None:
+        b = self.b
+        pool, num_slots = arrays
+        layout = output.layout
+        assert layout is not None
+        assert output.slot_input is not None
+        assert self.status is not None
+        slot = self._row_scalar(output.slot_input)
+        beyond = b.compare("ge", slot, num_slots)
+        with b.if_(beyond) as fault, fault.then():
+            b.status_set(self.status, self.row, bit=0)
+        if layout.role == "key":
+            self._to_pool_dtype(output.value, layout)
+        fits = b.and_(b.compare("ge", slot, 0), b.compare("lt", slot, num_slots))
+        with b.if_(fits) as branch, branch.then():
+            self._store_kv(output.value, layout, pool, slot)
+
+    def _to_pool_dtype(self, value: int, layout: KvLayout) -> None:
+        """Round a row of keys into scratch, from where single elements are spread over the pool."""
+        dtype = dtype_by_name(layout.dtype)
+        self._keys = self.b.shared_alloc(dtype, [self.plan.size(value)])
+        self._each(value, lambda scope, where, found: self.b.store(
+            self._keys, [self.elements.index(where, scope)], self.b.convert(found, dtype)))  # fmt: skip
+
+    def _store_kv(self, value: int, layout: KvLayout, pool: Value, slot: Value) -> None:
+        b, dtype = self.b, dtype_by_name(layout.dtype)
+        heads, dim, tokens = layout.num_kv_heads, layout.head_dim, layout.block_size
+        block, offset = b.floordiv(slot, tokens), b.mod(slot, tokens)
+        start = b.mul(block, heads * dim * tokens)
+        if layout.role == "key":  # [block][head][dim][token]
+            base = b.add(start, offset)
+            with b.for_(0, heads * dim, unroll=4) as loop:
+                element = b.load(self._keys, loop.index)
+                b.store(pool, b.add(base, b.mul(loop.index, tokens)), element)
+            return
+        base = b.add(start, b.mul(offset, dim))  # [block][head][token][dim]
+
+        def check(position: Position) -> None:
+            self.elements.leaves(value, position)
+            self._value_offset(position, heads, dim, tokens)
+
+        for nest in solve_nests(heads * dim, check):
+            leaves = self.elements.leaves(value, nest.position)
+            vector = pick_vector(nest, self.lanes)
+            where = self._value_offset(nest.position, heads, dim, tokens)
+            contiguous = vector is not None and where.coefficient(vector) == 1
+            count = element_count(vector if contiguous else None, leaves, self.plan, self.lanes, 4)
+            self._nest(nest, value, vector, count, lambda scope, _where, found, to=where: b.store(
+                pool, b.add(base, self.elements.index(to, scope)), b.convert(found, dtype)))  # fmt: skip
+
+    @staticmethod
+    def _value_offset(position: Position, heads: int, dim: int, tokens: int) -> Position:
+        head, element = unflatten(position, (heads, dim))
+        return flatten([head, element], (heads, dim * tokens))
