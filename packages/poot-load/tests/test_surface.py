@@ -74,3 +74,10 @@ def test_import_is_cheap() -> None:
     code = f"import sys, poot_load; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    for block in text.split("```python\n")[1:]:
+        exec(compile(block.split("```")[0], "README.md", "exec"), {})
+    assert "llama 3\n" in capsys.readouterr().out

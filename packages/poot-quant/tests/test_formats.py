@@ -158,3 +158,10 @@ def test_misuse_is_refused() -> None:
         encode(format_by_name("Q8_0"), np.ones((1, 33), np.float32))
     with pytest.raises(KeyError):
         fmt.field("nothing")
+
+
+def test_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    for block in text.split("```python\n")[1:]:
+        exec(compile(block.split("```")[0], "README.md", "exec"), {})
+    assert capsys.readouterr().out == "256 144 32 True 4\n"
