@@ -177,7 +177,7 @@ def test_params_accept_a_single_stop_text() -> None:
 def test_the_context_error_survives_pickling() -> None:
     error = pickle.loads(pickle.dumps(ContextLengthError.of(70, 64)))
     assert (error.prompt_tokens, error.context_tokens, error.status) == (70, 64, 400)
-    assert error.code == "context_length"
+    assert error.code == "context_length_exceeded"
 
 
 @given(st.lists(st.integers(-8, 8), max_size=60))

@@ -90,10 +90,17 @@ class VerifyError(PootError, AssertionError):
 
 
 class RequestError(PootError, ValueError):
-    """A client's request is refused; carries the HTTP status and the field."""
+    """A client's request is refused.
+
+    Attributes:
+        status: HTTP status.
+        field: What the client should change, or None.
+        code: A word that programs can test, such as ``context_length_exceeded``, or None.
+    """
 
     status: int
     field: str | None
+    code: str | None = None
 
     def __init__(self, message: str, *, status: int = 400, field: str | None = None) -> None:
         super().__init__(message, status=status, field=field)

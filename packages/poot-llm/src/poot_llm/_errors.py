@@ -11,12 +11,12 @@ class ContextLengthError(RequestError):
     """A prompt does not fit into the context; carries both numbers.
 
     Attributes:
-        code: ``context_length``, the name a server reports.
+        code: the name a server reports.
         prompt_tokens: Tokens of the prompt.
         context_tokens: Tokens that fit.
     """
 
-    code = "context_length"
+    code = "context_length_exceeded"
     prompt_tokens: int
     context_tokens: int
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from starlette.applications import Starlette
@@ -29,7 +29,7 @@ def make_app(state: ServerState) -> Starlette:
     """Return the application; the engine process lives as long as it runs."""
 
     @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         task = asyncio.create_task(state.engine.run())
         try:
             yield

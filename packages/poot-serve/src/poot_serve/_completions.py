@@ -98,7 +98,7 @@ class _CompletionAnswer:
                 entries, self._state.tokenizer, first_offset=self._sent[index]
             )
         self._sent[index] += len(text)
-        choice = {
+        choice: dict[str, Any] = {
             "index": index,
             "text": text,
             "logprobs": logprobs,

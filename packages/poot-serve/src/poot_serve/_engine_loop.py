@@ -83,7 +83,11 @@ class EngineLoop:
             request_id = self._driver.add(request)
         except RequestError as error:
             refusal = Refused(
-                key=frame.key, message=error.message, status=error.status, field=error.field
+                key=frame.key,
+                message=error.message,
+                status=error.status,
+                field=error.field,
+                code=getattr(error, "code", None),
             )
             self._connection.sendall(encode_frame(refusal))
             return

@@ -243,6 +243,7 @@ class EngineProcess:
                 ticket = self._tickets.pop(frame.key, None)
                 if ticket is not None:
                     error = RequestError(frame.message, status=frame.status, field=frame.field)
+                    error.code = frame.code
                     ticket.put(error)
             case Loading():
                 self.state.stage = frame.stage

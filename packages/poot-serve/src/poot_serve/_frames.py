@@ -91,6 +91,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused", kw_only=True):
     message: str
     status: int
     field: str | None
+    code: str | None = None
 
 
 class RowEvent(msgspec.Struct, frozen=True, array_like=True):

@@ -17,7 +17,7 @@ def error_body(error: PootError) -> tuple[int, dict[str, Any]]:
     """Return the status and the body that report an error."""
     if isinstance(error, RequestError):
         kind = _TYPES.get(error.status, "unavailable_error" if error.status == 503 else "error")
-        code = error.details.get("code") or getattr(error, "code", None)
+        code = error.code
         status, field = error.status, error.field
     else:
         kind, code, status, field = "server_error", None, 500, None

@@ -85,14 +85,14 @@ def serve(
         make_app(state), host=host, port=port, log_level="info" if debug else "warning",
         access_log=debug, timeout_graceful_shutdown=10,
     )  # fmt: skip
-    failure = asyncio.run(_run(uvicorn.Server(config), state, f"http://{host}:{port}"))
+    failure = asyncio.run(_run(uvicorn.Server(config), state))
     if failure is not None:
         raise PootError(failure)
 
 
-async def _run(server: uvicorn.Server, state: ServerState, url: str) -> str | None:
+async def _run(server: uvicorn.Server, state: ServerState) -> str | None:
     """Serve until told to stop; return why the engine could not be opened, or None."""
-    announcer = asyncio.create_task(_announce(server, state, url))
+    announcer = asyncio.create_task(_announce(server, state))
     try:
         await server.serve()
     finally:
@@ -100,7 +100,7 @@ async def _run(server: uvicorn.Server, state: ServerState, url: str) -> str | No
     return state.engine.state.failure
 
 
-async def _announce(server: uvicorn.Server, state: ServerState, url: str) -> None:
+async def _announce(server: uvicorn.Server, state: ServerState) -> None:
     """Print progress, then the URL and a request that works; end the server if loading fails."""
     shown = ""
     engine = state.engine
@@ -116,6 +116,8 @@ async def _announce(server: uvicorn.Server, state: ServerState, url: str) -> Non
     assert ready is not None
     while not server.started:
         await asyncio.sleep(0.01)
+    address, port = server.servers[0].sockets[0].getsockname()[:2]
+    url = f"http://{f'[{address}]' if ':' in address else address}:{port}"
     print(
         f"{state.model_name} on {ready.device}, context {ready.context_tokens} tokens: {url}/v1\n"
         f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' "

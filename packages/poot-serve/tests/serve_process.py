@@ -1,0 +1,57 @@
+"""Starts real server processes, and writes a tokenizer for the tiny checkpoint."""
+
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+CHECKPOINT = Path(__file__).parent / "data" / "llama"
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+    "{% if messages[-1].role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Every byte is a token; the ids above are control tokens, so that any id decodes."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: place for place, token in enumerate(alphabet)}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([f"<|control{i}|>" for i in range(320 - len(vocab))])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+
+
+@dataclass
+class Server:
+    process: subprocess.Popen[str]
+    url: str
+
+
+def start(*arguments: str) -> Server:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "poot_serve.cli", *arguments, "--port", "0"],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    lines: list[str] = []
+    for line in process.stderr:
+        lines.append(line)
+        if line.startswith("curl "):
+            match = re.search(r"http://[\d.]+:\d+", line)
+            assert match is not None
+            return Server(process, match[0])
+    raise AssertionError("the server ended: " + "".join(lines))
+
+
+def stop(server: Server) -> None:
+    server.process.send_signal(signal.SIGTERM)
+    server.process.communicate(timeout=30)
