@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from poot_core import Settings, UnsupportedError
-from poot_llm import LLM, SamplingParams
-from poot_llm._open import read_model, read_tokenizer
+from poot_llm import LLM, SamplingParams, open_text
 
 pytestmark = pytest.mark.checkpoint
 DATA = Path(__file__).parent / "data" / "real"
@@ -31,20 +30,18 @@ def golden(name: str) -> tuple[dict, Path]:
 @pytest.mark.parametrize("name", NAMES)
 def test_prompts_and_templates_give_the_reference_ids(name) -> None:
     expected, path = golden(name)
-    checkpoint, _ = read_model(path)
-    with checkpoint:
-        tokenizer = read_tokenizer(checkpoint)
-        for case, given in expected["cases"].items():
-            if case != "chat":
-                assert tokenizer.encode(given["prompt"]) == given["prompt_ids"], case
-            text = tokenizer.decode(given["output_ids"], skips_special=False, continues=True)
-            assert text == given["text"], case
-        if expected["has_chat_template"]:
-            chat = tokenizer.chat_ids(expected["chat_messages"])
-            assert chat == expected["cases"]["chat"]["prompt_ids"]
-        else:
-            with pytest.raises(UnsupportedError, match="no chat template"):
-                tokenizer.chat_ids(expected["chat_messages"])
+    tokenizer = open_text(path).tokenizer
+    for case, given in expected["cases"].items():
+        if case != "chat":
+            assert tokenizer.encode(given["prompt"]) == given["prompt_ids"], case
+        text = tokenizer.decode(given["output_ids"], skips_special=False, continues=True)
+        assert text == given["text"], case
+    if expected["has_chat_template"]:
+        chat = tokenizer.chat_ids(expected["chat_messages"])
+        assert chat == expected["cases"]["chat"]["prompt_ids"]
+    else:
+        with pytest.raises(UnsupportedError, match="no chat template"):
+            tokenizer.chat_ids(expected["chat_messages"])
 
 
 @pytest.mark.parametrize("name", NAMES)

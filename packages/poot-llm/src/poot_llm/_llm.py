@@ -49,7 +49,8 @@ class LLM:
 
     Attributes:
         tokenizer: The checkpoint's tokenizer, or None where it has none.
-        generation_config: The checkpoint's own sampling defaults, as they stand in its file.
+        sampling_defaults: Fields of ``SamplingParams`` that the checkpoint recommends; they hold
+            where a call names no params.
         load_s: Seconds that opening took.
 
     Raises:
@@ -122,7 +123,7 @@ class LLM:
 
     def _start(self, opened: OpenedModel) -> None:
         self.tokenizer = opened.tokenizer
-        self.generation_config = opened.generation_config
+        self.sampling_defaults = opened.sampling_defaults
         self.load_s = opened.load_s
         self._engine = opened.engine
         self._resources = opened.resources
@@ -159,7 +160,7 @@ class LLM:
 
         Args:
             prompts: A text, ids, or a list of such.
-            params: For all prompts, or one each.
+            params: For all prompts, or one each; None takes the checkpoint's own defaults.
 
         Raises:
             RequestError: If a prompt or a parameter is refused; nothing runs then.
@@ -169,7 +170,7 @@ class LLM:
         listed = _as_prompts(prompts)
         return self._answer_all(
             [self._prompt_ids(prompt) for prompt in listed],
-            _as_params(params, len(listed)),
+            self._as_params(params, len(listed)),
             continues=True,
         )
 
@@ -204,7 +205,7 @@ class LLM:
             RequestError: If the template does not render the messages.
         """
         ids = self.chat_ids(messages, tools=tools, variables=variables)
-        return self._answer_all([ids], _as_params(params, 1), continues=False)[0]
+        return self._answer_all([ids], self._as_params(params, 1), continues=False)[0]
 
     def stream_chat(
         self,
@@ -275,6 +276,20 @@ class LLM:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _as_params(
+        self, params: SamplingParams | Sequence[SamplingParams] | None, count: int
+    ) -> list[SamplingParams]:
+        if params is None:
+            return [SamplingParams(**self.sampling_defaults)] * count
+        if isinstance(params, SamplingParams):
+            return [params] * count
+        if len(params) != count:
+            raise RequestError(
+                f"there are {count} prompts and {len(params)} params; give one for all or one each",
+                field="params",
+            )
+        return list(params)
 
     def _require_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -373,7 +388,7 @@ class LLM:
     def _stream(
         self, ids: list[int], params: SamplingParams | None, *, continues: bool
     ) -> Generator[Delta, None, None]:
-        params = params or SamplingParams()
+        params = self._as_params(params, 1)[0]
         with self._opened() as driver:
             driver.check(Request(prompt_ids=ids, params=params))
         self._open_stream(params, continues=continues)
@@ -396,16 +411,3 @@ def _as_prompts(prompts: Any) -> list[Prompt]:
     if listed and not isinstance(listed[0], str | Sequence | np.ndarray):
         return [listed]
     return listed
-
-
-def _as_params(
-    params: SamplingParams | Sequence[SamplingParams] | None, count: int
-) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
-    if len(params) != count:
-        raise RequestError(
-            f"there are {count} prompts and {len(params)} params; give one for all or one each",
-            field="params",
-        )
-    return list(params)

@@ -9,11 +9,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from poot_core import RequestError, Settings
+from poot_llm._open_text import read_tokenizer, sampling_defaults
 from poot_llm._tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from poot_executor import Engine, EngineOptions
-    from poot_load import Checkpoint, TokenizerData
+    from poot_load import Checkpoint
     from poot_models import KVLayer, Model
 
 __all__ = [
@@ -22,7 +23,6 @@ __all__ = [
     "engine_options",
     "open_model",
     "read_model",
-    "read_tokenizer",
 ]
 
 DEFAULT_CONTEXT = 4096
@@ -53,8 +53,7 @@ class OpenedModel:
         tokenizer: The tokenizer, or None where the checkpoint has none.
         eos_token_ids: Tokens that end an answer.
         resources: Closes all of it.
-        checkpoint: What it was opened from, or None where only an engine was given.
-        generation_config: The checkpoint's own sampling defaults.
+        sampling_defaults: Fields of ``SamplingParams`` that the checkpoint recommends.
         load_s: Seconds that opening took.
     """
 
@@ -62,8 +61,7 @@ class OpenedModel:
     tokenizer: Tokenizer | None
     eos_token_ids: frozenset[int]
     resources: ExitStack
-    checkpoint: Checkpoint | None = None
-    generation_config: dict[str, Any] = field(default_factory=dict[str, Any])
+    sampling_defaults: dict[str, Any] = field(default_factory=dict[str, Any])
     load_s: float = 0.0
 
 
@@ -96,9 +94,8 @@ def open_model(path: str | Path, options: OpenOptions) -> OpenedModel:
         return OpenedModel(
             engine=engine,
             tokenizer=tokenizer,
-            checkpoint=checkpoint,
             eos_token_ids=end_token_ids(checkpoint, model, tokenizer),
-            generation_config=checkpoint.generation_config,
+            sampling_defaults=sampling_defaults(checkpoint.generation_config),
             resources=resources.pop_all(),
             load_s=perf_counter() - start,
         )
@@ -115,36 +112,6 @@ def read_model(name: str | Path) -> tuple[Checkpoint, Model]:
     except BaseException:
         checkpoint.close()
         raise
-
-
-def read_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
-    """Return the tokenizer of a checkpoint, or None where it has none."""
-    from poot_load import load_tokenizer
-
-    data = load_tokenizer(checkpoint)
-    if data is None:
-        return None
-    return Tokenizer(
-        data,
-        special_tokens=special_tokens(checkpoint, data),
-        chat_template=checkpoint.chat_template,
-        # A GGUF spells its tokens itself; a tokenizer.json may have any decoder.
-        is_spelled=checkpoint.file_format == "gguf",
-    )
-
-
-def special_tokens(checkpoint: Checkpoint, data: TokenizerData) -> dict[str, str]:
-    """Return the texts of special tokens under the names that chat templates use."""
-    ids = {"bos": data.bos_id, "eos": next(iter(data.eos_ids), None), "pad": data.pad_id}
-    texts = {f"{kind}_token": data.token_text(i) for kind, i in ids.items() if i is not None}
-    # tokenizer_config.json goes before ids: a template is written against it.
-    settings: dict[str, Any] = getattr(checkpoint.tokenizer_source, "settings", {})
-    for kind in ("bos_token", "eos_token", "pad_token", "unk_token"):
-        value = settings.get(kind)
-        text = value.get("content") if isinstance(value, dict) else value  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        if isinstance(text, str):
-            texts[kind] = text
-    return texts
 
 
 def end_token_ids(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from poot_llm._open import read_tokenizer
 from poot_llm._tokenizer import Tokenizer
 
-__all__ = ["TextSide", "open_text"]
+if TYPE_CHECKING:
+    from poot_load import Checkpoint, TokenizerData
+
+__all__ = ["TextSide", "open_text", "read_tokenizer", "sampling_defaults"]
 
 # Fields of generation_config.json that are sampling defaults, by the name of the parameter.
 _DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
@@ -40,8 +43,49 @@ def open_text(name: str | Path) -> TextSide:
     from poot_load import open_checkpoint, resolve_model
 
     with open_checkpoint(resolve_model(name)) as checkpoint:
-        found = checkpoint.generation_config
-        defaults = {key: found[key] for key in _DEFAULTS if found.get(key) is not None}
-        if found.get("do_sample") is False:
-            defaults = {"temperature": 0.0}
-        return TextSide(tokenizer=read_tokenizer(checkpoint), sampling_defaults=defaults)
+        return TextSide(
+            tokenizer=read_tokenizer(checkpoint),
+            sampling_defaults=sampling_defaults(checkpoint.generation_config),
+        )
+
+
+def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what generation_config.json recommends, as fields of ``SamplingParams``."""
+    if generation_config.get("do_sample") is False:
+        return {"temperature": 0.0}
+    found = {name: generation_config.get(name) for name in _DEFAULTS}
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def read_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
+    """Return the tokenizer of a checkpoint, or None where it has none."""
+    from poot_load import load_tokenizer
+
+    data = load_tokenizer(checkpoint)
+    if data is None:
+        return None
+    return Tokenizer(
+        data,
+        special_tokens=special_tokens(checkpoint, data),
+        chat_template=checkpoint.chat_template,
+        # A GGUF spells its tokens itself; a tokenizer.json may have any decoder.
+        is_spelled=checkpoint.file_format == "gguf",
+    )
+
+
+def special_tokens(checkpoint: Checkpoint, data: TokenizerData) -> dict[str, str]:
+    """Return the texts of special tokens under the names that chat templates use."""
+    ids = {"bos": data.bos_id, "eos": next(iter(data.eos_ids), None), "pad": data.pad_id}
+    texts = {f"{kind}_token": data.token_text(i) for kind, i in ids.items() if i is not None}
+    # tokenizer_config.json goes before ids: a template is written against it.
+    settings: dict[str, Any] = getattr(checkpoint.tokenizer_source, "settings", {})
+    for kind in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        value = settings.get(kind)
+        text = value.get("content") if isinstance(value, dict) else value  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        if isinstance(text, str):
+            texts[kind] = text
+    return texts

@@ -176,10 +176,13 @@ def show(model: Model, context: Context = None, json: Json = False) -> None:
 def graph(
     model: Model,
     stage: Annotated[
-        str, typer.Option(help="graph (as traced), plan, or kernels (what runs, in order).")
+        str, typer.Option(help="graph (as traced) or plan (the kernels of a step, in order).")
     ] = "plan",
     time: Annotated[
         bool, typer.Option("--time", help="Time each kernel beside its read bound.")
+    ] = False,
+    all_layers: Annotated[
+        bool, typer.Option("--all-layers", help="Show layers that repeat an earlier one too.")
     ] = False,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens of the timed step.")] = 1,
     backend: Backend = "auto",
@@ -194,6 +197,7 @@ def graph(
         model,
         stage=stage,
         is_timed=time,
+        has_all_layers=all_layers,
         num_tokens=tokens,
         options=_options(backend, precision, threads, context),
     )

@@ -125,11 +125,8 @@ def measure_decode(driver: Driver, engine: Engine, count: int, *, seed: int) -> 
 
 def read_gb_s(engine: Engine) -> float | None:
     """Return the pure read bandwidth that compiled code of this engine reaches, GB/s, or None."""
-    device = getattr(getattr(engine, "runner", None), "device", None)
-    probe = getattr(device, "read_bandwidth_gb_s", None)
-    if probe is None:
-        return None
-    return float(probe(max(engine.info.weight_bytes, 64 << 20), repeat=1))
+    probe = getattr(engine, "read_bandwidth_gb_s", None)  # engines over a device have one
+    return None if probe is None else float(probe(max(engine.info.weight_bytes, 64 << 20)))
 
 
 def peak_rss_mb() -> float:

@@ -42,7 +42,7 @@ class ChatSettings:
     seed: int | None
 
     def params(self, own: dict[str, object]) -> SamplingParams:
-        """Return sampling parameters; ``own`` is the checkpoint's generation_config.json."""
+        """Return sampling parameters; ``own`` is what the checkpoint recommends."""
         temperature, top_k, top_p = self.temperature, self.top_k, self.top_p
         if temperature is None:
             found = own.get("temperature")
@@ -133,7 +133,7 @@ def run_chat(model: str, settings: ChatSettings, options: OpenOptions) -> None:
     with progress(f"loading {Path(model).name}"):
         llm = LLM.open(model, options)
     with llm:
-        params = settings.params(llm.generation_config)
+        params = settings.params(llm.sampling_defaults)
         conversation = Conversation(settings.system)
         llm.chat_ids([{"role": "user", "content": "?"}])  # no chat template: say so at once
         terminal.notice(

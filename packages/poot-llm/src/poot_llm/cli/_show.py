@@ -6,7 +6,8 @@ from collections import Counter
 from typing import Any
 
 from poot_core import Settings
-from poot_llm._open import OpenOptions, bytes_per_token, engine_options, read_model, read_tokenizer
+from poot_llm._open import OpenOptions, bytes_per_token, engine_options, read_model
+from poot_llm._open_text import read_tokenizer
 from poot_llm.cli._print import print_json, print_pairs, sizes
 
 __all__ = ["run_show"]
