@@ -45,9 +45,10 @@ def build_kernels(
                     role=kernel.role,
                     object_index=number,
                     entry=kernel.name,
-                    grid=kernel.grid,
+                    parameters=tuple(p.name for p in kernel.function.parameters),
+                    grid=tuple(map(str, kernel.function.grid)),
                     grain=kernel.grain,
-                    scratch_bytes=kernel.scratch_bytes,
+                    scratch=str(kernel.scratch_bytes),
                 )
             )
     objects = _compile(functions, target, service)

@@ -15,7 +15,6 @@ from poot_executor._device import (
     Buffer,
     BufferArgument,
     Device,
-    GridDim,
     KernelHandle,
     Launch,
     PreparedSequence,
@@ -24,12 +23,13 @@ from poot_executor._device import (
 )
 from poot_executor._engine import EngineOptions, WeightSource
 from poot_executor._kernel_table import KernelRecord, KernelTable
+from poot_executor._launch_shape import kernel_launch
 from poot_executor._load_device import load_matrices, load_small
 from poot_executor._planned import Operand
 from poot_executor._program import Program, ProgramLaunch
 from poot_executor._runner import StepKey, selected_launches, step_slots
 
-__all__ = ["DeviceRunner", "grid_of"]
+__all__ = ["DeviceRunner"]
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
@@ -152,13 +152,8 @@ class DeviceRunner:
 
     def _launch(self, launch: ProgramLaunch, request: int) -> Launch:
         handle, record = self._kernels[request, launch.role]
-        return Launch(
-            kernel=handle,
-            arguments=tuple(self._argument(operand) for operand in launch.operands),
-            grid=grid_of(record, launch.operands),
-            grain=record.grain,
-            scratch_bytes=record.scratch_bytes,
-            label=launch.label,
+        return kernel_launch(
+            handle, record, [self._argument(operand) for operand in launch.operands], launch.label
         )
 
     def _argument(self, operand: Operand) -> Argument:
@@ -168,9 +163,10 @@ class DeviceRunner:
         if kind == "f32":
             assert isinstance(operand.value, float)
             return ScalarArgument(operand.value, f32)
-        symbol = symbol_of(operand)
-        if symbol is not None:
-            return SymbolArgument(symbol)
+        if kind == "symbol":
+            return SymbolArgument(str(operand.value))
+        if kind in {"work_count", "partial_stride"}:
+            return SymbolArgument(f"{'W' if kind == 'work_count' else 'P'}{operand.value}")
         if kind in {"slot", "status"}:
             assert isinstance(operand.value, str)
             return self._host.argument(kind, operand.value)
@@ -191,35 +187,6 @@ class DeviceRunner:
 def _whole(operand: Operand) -> int:
     assert isinstance(operand.value, int)
     return operand.value
-
-
-def symbol_of(operand: Operand) -> str | None:
-    """Return the name of the run-time size that an operand passes, or None."""
-    if operand.kind == "symbol":
-        return str(operand.value)
-    prefix = {"work_count": "W", "partial_stride": "P"}.get(operand.kind)
-    return None if prefix is None else f"{prefix}{operand.value}"
-
-
-def grid_of(record: KernelRecord, operands: Sequence[Operand]) -> tuple[GridDim, ...]:
-    """Return the grid of a launch from its kernel's formulas and the launch's operands."""
-    dims: list[GridDim] = []
-    for what, value, divisor in record.grid:
-        if what == "const":
-            assert isinstance(value, int)
-            dims.append(GridDim(coefficient=value, divisor=divisor))
-            continue
-        if what == "symbol":
-            dims.append(GridDim(symbol=str(value), divisor=divisor))
-            continue
-        assert isinstance(value, int)
-        operand = operands[value]
-        symbol = symbol_of(operand)
-        if symbol is not None:
-            dims.append(GridDim(symbol=symbol, divisor=divisor))
-        else:
-            dims.append(GridDim(coefficient=_whole(operand), divisor=divisor))
-    return tuple(dims)
 
 
 def _load_kernels(

@@ -16,20 +16,20 @@ class KernelRecord:
         role: ``main``, ``merge``, ``partial`` or ``final``.
         object_index: Which object holds it.
         entry: Name of the function.
-        grid: One formula for each axis: (what, value, divisor), the number of workgroups being
-            ceil(x / divisor) with x a constant (``const``), the kernel's argument number ``value``
-            (``argument``) or a symbol's value (``symbol``).
+        parameters: Names of its parameters, in order.
+        grid: Workgroups of each axis, as a size over the names of scalar parameters.
         grain: Fewest workgroups worth handing to a worker; host only.
-        scratch_bytes: Private scratch of each worker.
+        scratch: Private bytes of each worker, as a size too.
     """
 
     request: int
     role: str
     object_index: int
     entry: str
-    grid: tuple[tuple[str, int | str, int], ...]
+    parameters: tuple[str, ...]
+    grid: tuple[str, ...]
     grain: int = 1
-    scratch_bytes: int = 0
+    scratch: str = "0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,13 @@ from poot_executor._device import (
     Buffer,
     BufferArgument,
     Device,
-    GridDim,
     KernelHandle,
     Launch,
     ScalarArgument,
 )
 from poot_executor._engine import WeightSource
 from poot_executor._kernel_table import KernelRecord, KernelTable
+from poot_executor._launch_shape import kernel_launch
 from poot_executor._load_host import load_vector, stored_rows
 from poot_executor._program import Program
 from poot_executor._weights import Matrix
@@ -67,34 +67,16 @@ def _pack(
         first, step = (number, 2) if matrix.gated else (group, 1)
         values = (part.num_rows, matrix.k, first, step)
         group += -(-part.num_rows // interleave)
-        launches.append(
-            Launch(
-                kernel=handle,
-                arguments=(
-                    BufferArgument(_source(device, rows, part.name)),
-                    BufferArgument(target),
-                    *(ScalarArgument(value, i64) for value in values),
-                ),
-                grid=pack_grid(record, values),
-                grain=record.grain,
-                scratch_bytes=record.scratch_bytes,
-                label=part.name,
-            )
-        )
+        arguments = [
+            BufferArgument(_source(device, rows, part.name)),
+            BufferArgument(target),
+            *(ScalarArgument(value, i64) for value in values),
+        ]
+        launches.append(kernel_launch(handle, record, arguments, part.name))
     device.run(device.prepare(launches), {})
     device.synchronize()
     for part in matrix.parts:
         weights.release(part.name)
-
-
-def pack_grid(record: KernelRecord, values: Sequence[int]) -> tuple[GridDim, ...]:
-    """Return the grid of a packing kernel, whose arguments after two pointers are ``values``."""
-    dims: list[GridDim] = []
-    for what, value, divisor in record.grid:
-        assert isinstance(value, int)
-        number = value if what == "const" else values[value - 2]
-        dims.append(GridDim(coefficient=number, divisor=divisor))
-    return tuple(dims)
 
 
 def _source(device: Device, rows: np.ndarray[Any, Any], label: str) -> Buffer:

@@ -63,19 +63,20 @@ def open_engine(
         from poot_executor._oracle_engine import OracleEngine
 
         return OracleEngine(trace(trace_options(options)), weights, vocab_size, options)
+    from poot_executor._device_runner import DeviceRunner
     from poot_executor._program_engine import ProgramEngine
 
     if options.backend == "reference":
-        from poot_executor._reference_runner import ReferenceRunner
+        from poot_executor._reference_device import ReferenceDevice, reference_table
         from poot_kernel.compile import host_target
 
-        program = plan(trace, options, host_target(settings))
-        runner = ReferenceRunner(program, weights, options)
+        reference = ReferenceDevice(host_target(settings))
+        program = plan(trace, options, reference.target)
+        runner = DeviceRunner(reference, program, reference_table(program), weights, options)
         return ProgramEngine(
-            program, runner, options, backend="reference", device="NumPy, planned kernels"
+            program, runner, options, backend="reference", device=reference.caps.name
         )
     from poot_executor._backends import open_backend
-    from poot_executor._device_runner import DeviceRunner
     from poot_kernel.compile import CompileService
 
     opened = open_backend(options.backend, settings, options.threads)
