@@ -138,6 +138,32 @@ def _merge_by_score(text: str, scores: dict[str, float]) -> list[str]:
         symbols[at : at + 2] = [symbols[at] + symbols[at + 1]]
 
 
+def test_phi3s_control_tokens_swallow_spaces(tmp_path: Path) -> None:
+    pieces, scores, types = _sentencepiece()
+    file = llama(layers=1)
+    file.metadata = {k.replace("llama.", "phi3."): v for k, v in file.metadata.items()}
+    file.metadata |= {
+        "general.architecture": ("str", "phi3"),
+        "tokenizer.ggml.model": ("str", "llama"),
+        "tokenizer.ggml.tokens": ("arr", ("str", [*pieces, "<|end|>"])),
+        "tokenizer.ggml.scores": ("arr", ("f32", [*scores, 0.0])),
+        "tokenizer.ggml.token_type": ("arr", ("i32", [*types, 3])),
+        "tokenizer.ggml.bos_token_id": ("u32", 1),
+        "tokenizer.ggml.unknown_token_id": ("u32", 0),
+    }
+    data = data_of(file, tmp_path)
+    end = len(pieces)
+    assert data.eos_ids == (end,)
+    for tokenizer in (data, data.tokenizer):
+        found = [
+            getattr(tokenizer.encode(t), "ids", tokenizer.encode(t))
+            for t in ("<|end|>  def", "<|end|>def")
+        ]
+        assert found[0] == found[1]
+        assert found[0][:2] == [1, end]
+    assert data.encode("<s>  def") != data.encode("<s>def")
+
+
 @pytest.mark.parametrize("prefix", [True, False])
 def test_sentencepiece_merges_by_score(tmp_path: Path, prefix: bool) -> None:
     pieces, scores, types = _sentencepiece()

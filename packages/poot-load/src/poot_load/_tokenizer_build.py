@@ -8,7 +8,9 @@ text, so a tokenizer of just those pieces gives the same ids, and is made in mil
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from poot_load._token_bytes import SPACE
@@ -35,7 +37,7 @@ def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
 
     pieces = vocabulary.pieces
     if vocabulary.is_sentencepiece:
-        pairs = _score_pairs(vocabulary, _mergeable(vocabulary))
+        pairs = _last_pairs(_score_pairs(vocabulary, _mergeable(vocabulary)))
     else:
         pairs = [
             (left, right)
@@ -183,6 +185,32 @@ def _score_pairs(vocabulary: Vocabulary, pieces: Mapping[str, int]) -> Pairs:
                 found.append((-scores[token], token, left, right, piece[:cut], piece[cut:]))
     found.sort()
     return [(left, right) for *_, left, right in found]
+
+
+def _last_pairs(pairs: Pairs) -> Pairs:
+    """Return the pairs that merging can come to use: of each piece, the one that completes it.
+
+    Until a piece is complete, no merge crosses its ends, so what happens within them is what merging
+    the piece alone does; its last step is the only pair that ever makes it. That is half of the
+    pairs of a large vocabulary, and a third of its loading time.
+    """
+    order = {pair: index for index, pair in enumerate(pairs)}
+    ways = Counter(left + right for left, right in pairs)
+
+    def completes(piece: str) -> tuple[str, str] | None:
+        symbols = list(piece)
+        while len(symbols) > 2:
+            best, at = len(order), -1
+            for index, pair in enumerate(pairwise(symbols)):
+                if (rank := order.get(pair, best)) < best:
+                    best, at = rank, index
+            if at < 0:
+                return None  # merging never makes the piece
+            symbols[at : at + 2] = [symbols[at] + symbols[at + 1]]
+        return (symbols[0], symbols[1])
+
+    last = {piece: completes(piece) for piece, count in ways.items() if count > 1}
+    return [pair for pair in pairs if last.get(pair[0] + pair[1], pair) == pair]
 
 
 def _split_merge(merge: str) -> tuple[str, str]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VocabularyTokenizer"]
 
-_BUILDER_VERSION = 1  # part of the cache key: raise it when the same file must build differently
+_BUILDER_VERSION = 2  # part of the cache key: raise it when the same file must build differently
 _PARTIAL_CHARS = 4096  # longer texts take the whole tokenizer
 
 
