@@ -154,13 +154,10 @@ def test_phi3s_control_tokens_swallow_spaces(tmp_path: Path) -> None:
     data = data_of(file, tmp_path)
     end = len(pieces)
     assert data.eos_ids == (end,)
-    for tokenizer in (data, data.tokenizer):
-        found = [
-            getattr(tokenizer.encode(t), "ids", tokenizer.encode(t))
-            for t in ("<|end|>  def", "<|end|>def")
-        ]
-        assert found[0] == found[1]
-        assert found[0][:2] == [1, end]
+    for encode in (data.encode, lambda text: data.tokenizer.encode(text).ids):
+        ids = encode("<|end|>  def")
+        assert ids == encode("<|end|>def")
+        assert ids[:2] == [1, end]
     assert data.encode("<s>  def") != data.encode("<s>def")
 
 
