@@ -226,6 +226,15 @@ def test_closing_twice_is_fine_and_using_it_then_is_not() -> None:
     stream.close()
 
 
+def test_one_that_nobody_closed_is_closed_when_it_goes() -> None:
+    llm = open_llm()
+    engine = llm.engine
+    llm.generate([1], GREEDY)
+    del llm
+    gc.collect()
+    assert engine.closed == 1
+
+
 def test_fifty_leave_no_threads_and_no_objects() -> None:
     def once() -> None:
         with open_llm() as llm:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -126,14 +127,14 @@ class LLM:
         self.sampling_defaults = opened.sampling_defaults
         self.load_s = opened.load_s
         self._engine = opened.engine
-        self._resources = opened.resources
-        self._is_closed = False
+        # Closes at the latest when nobody holds this object any more.
+        self._release = weakref.finalize(self, opened.resources.close)
         self._lock = FairLock()
         self._inbox: dict[int, deque[TokenEvent]] = {}
         try:
             self._driver = Driver(opened.engine, eos_token_ids=opened.eos_token_ids)
         except BaseException:
-            opened.resources.close()
+            self._release()
             raise
 
     @property
@@ -261,10 +262,8 @@ class LLM:
     def close(self) -> None:
         """End the engine and give back its memory and threads; closing twice is allowed."""
         with self._lock:
-            if not self._is_closed:
-                self._is_closed = True
-                self._inbox.clear()
-                self._resources.close()
+            self._inbox.clear()
+            self._release()
 
     def __enter__(self) -> Self:
         return self
@@ -322,7 +321,7 @@ class LLM:
     def _opened(self) -> Generator[Driver]:
         """Hold the lock over an open driver."""
         with self._lock:
-            if self._is_closed:
+            if not self._release.alive:
                 raise DeviceError("this LLM is closed; open it anew")
             yield self._driver
 
@@ -338,7 +337,7 @@ class LLM:
 
     def _forget(self, request_id: int) -> None:
         with self._lock:
-            if self._inbox.pop(request_id, None) is not None and not self._is_closed:
+            if self._inbox.pop(request_id, None) is not None and self._release.alive:
                 self._driver.cancel(request_id)
 
     def _step_until_ready(self, request_ids: Iterable[int]) -> None:
