@@ -1,0 +1,290 @@
+"""The main kernel: scores, softmax and weighted values of one work item and kv head.
+
+The arithmetic of a (query token, split) does not depend on the tile it is computed in: a score is one
+ascending chain over the dims; the maximum is that of the whole split; exponentials are summed by
+``key % lanes`` ascending and then by halving; a weighted value is one ascending chain over the keys.
+Keys that another token of the tile needs are masked to a weight of 0, which changes no bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poot_core import Target, dtype_by_name, f32, i32, i64
+from poot_kernel import IRBuilder, KernelFunction, Value
+from poot_kernelgen.attention._shape import Blocking, choose_blocking
+from poot_kernelgen.requests import AttendRequest
+
+__all__ = ["attend_kernel"]
+
+LOWEST = -3.0e38
+"""Below every score; finite, so that a masked score's distance from it is no NaN."""
+
+
+def attend_kernel(request: AttendRequest, target: Target, name: str) -> KernelFunction:
+    """Return the main kernel; its grid is work items by kv heads."""
+    return _Main(request, choose_blocking(request, target), name).build()
+
+
+@dataclass(slots=True)
+class _Span:
+    """One chunk of rows of a work item and the keys that it covers, as index values."""
+
+    first_row: Value
+    num_rows: Value
+    first_key: Value
+    end_key: Value
+
+
+class _Main:
+    def __init__(self, request: AttendRequest, blocking: Blocking, name: str) -> None:
+        self.request, self.k = request, blocking
+        heads, key, value = request.num_heads, request.key, request.value
+        b = self.b = IRBuilder(name, level="lane", grid=["items", key.num_kv_heads])
+        self.queries = b.array("queries", f32, [None, heads, key.head_dim])
+        self.keys = b.array("keys", dtype_by_name(key.dtype), [None], alignment=64)
+        self.values = b.array("values", dtype_by_name(value.dtype), [None], alignment=64)
+        self.positions = b.array("positions", i32, [None])
+        self.rows = b.array("rows", i32, [None])
+        self.tables = b.array("tables", i32, [None, "table_blocks"])
+        self.work = b.array("work", i32, ["items", 4])
+        b.scalar("items")
+        b.scalar("table_blocks")
+        self.sinks = b.array("sinks", f32, [heads]) if request.sinks else None
+        self.slopes = b.array("slopes", f32, [heads]) if request.alibi else None
+        self.partials = b.array("partials", f32, [None], access="w")
+        self.num_parts = b.scalar("parts")
+        self.result = b.array("result", f32, [None, heads, value.head_dim], access="w")
+
+    def build(self) -> KernelFunction:
+        b, k, request = self.b, self.k, self.request
+        self.staged = b.shared_alloc(f32, [k.chunk, request.key.head_dim])
+        self.scores = b.shared_alloc(f32, [k.chunk, k.stride])
+        self.sums = b.shared_alloc(f32, [k.chunk, 2])
+        self.mixed = b.shared_alloc(f32, [k.chunk, request.value.head_dim])
+        item, self.kv_head = b.workgroup_id(0), b.workgroup_id(1)
+        fields = [self._integer(self.work, [item, field]) for field in range(4)]
+        self.first_token, num_tokens, self.first_key, self.end_key = fields
+        self.table_row = self._integer(self.rows, [self.first_token])
+        self.split_start = b.mul(b.floordiv(self.first_key, request.split), request.split)
+        num_rows = b.mul(num_tokens, k.group)
+        with b.for_(0, num_rows, k.chunk) as loop:
+            span = self._span(loop.index, num_rows)
+            with b.if_(b.compare("lt", span.first_key, span.end_key)) as branch, branch.then():
+                self._chunk(span)
+        return b.finish()
+
+    def _integer(self, memory: Value, indices: Sequence[Value | int]) -> Value:
+        return self.b.convert(self.b.load(memory, indices), i64)
+
+    def _token(self, row: Value) -> Value:
+        """Return the index of a row's token."""
+        return self.b.add(self.first_token, self.b.floordiv(row, self.k.group))
+
+    def _head(self, row: Value) -> Value:
+        b = self.b
+        return b.add(b.mul(self.kv_head, self.k.group), b.mod(row, self.k.group))
+
+    def _lowest_key(self, position: Value) -> Value:
+        b, window = self.b, self.request.window
+        if window is None:
+            return b.constant(0)
+        return b.maximum(b.sub(position, window - 1), 0)
+
+    def _span(self, first_row: Value, num_rows: Value) -> _Span:
+        """Return a chunk: positions ascend, so its first and last token bound its keys."""
+        b = self.b
+        count = b.minimum(b.sub(num_rows, first_row), self.k.chunk)
+        last_row = b.sub(b.add(first_row, count), 1)
+        first = self._integer(self.positions, [self._token(first_row)])
+        last = self._integer(self.positions, [self._token(last_row)])
+        return _Span(
+            first_row,
+            count,
+            b.maximum(self.first_key, self._lowest_key(first)),
+            b.minimum(self.end_key, b.add(last, 1)),
+        )
+
+    def _chunk(self, span: _Span) -> None:
+        b = self.b
+        with b.for_(0, span.num_rows) as loop:
+            row = b.add(span.first_row, loop.index)
+            token, head = self._token(row), self._head(row)
+            with b.foreach(0, self.request.key.head_dim) as dims:
+                element = b.load(self.queries, [token, head, dims.index])
+                b.store(self.staged, [loop.index, dims.index], element)
+        self._score(span)
+        with b.for_(0, span.num_rows) as loop:
+            self._soften(span, loop.index)
+        self._mix(span)
+        with b.for_(0, span.num_rows) as loop:
+            self._finish(span, loop.index)
+
+    def _block_start(self, block: Value, elements: int) -> Value:
+        """Return where this kv head's part of a block of a pool starts."""
+        b = self.b
+        found = self._integer(self.tables, [self.table_row, block])
+        place = b.add(b.mul(found, self.request.key.num_kv_heads), self.kv_head)
+        return b.mul(place, elements)
+
+    def _splat(self, x: Value, count: int) -> Value:
+        return x if count == 1 else self.b.splat(x, count)
+
+    def _widen(self, x: Value) -> Value:
+        return self.b.convert(x, f32)
+
+    # ---- scores
+
+    def _score(self, span: _Span) -> None:
+        b, k, layout = self.b, self.k, self.request.key
+        tokens, dim = layout.block_size, layout.head_dim
+        first = b.floordiv(span.first_key, tokens)
+        end = b.floordiv(b.add(span.end_key, tokens - 1), tokens)
+        with b.for_(first, end, k.key_blocks) as blocks:
+            wanted = [
+                b.minimum(b.add(blocks.index, step), b.sub(end, 1)) for step in range(k.key_blocks)
+            ]
+            starts = [self._block_start(block, dim * tokens) for block in wanted]
+            place = b.sub(b.mul(blocks.index, tokens), self.split_start)
+            with b.foreach(0, tokens // k.key_count) as keys:
+                lane = b.mul(keys.index, k.key_count)
+                zero = self._splat(b.constant(0.0), k.key_count)
+                with b.for_(0, dim, 1, [zero] * (k.chunk * k.key_blocks), unroll=4) as dims:
+                    offset = b.add(b.mul(dims.index, tokens), lane)
+                    dims.yield_(*self._score_step(starts, offset, dims.index, dims.carried))
+                for step in range(k.key_blocks):
+                    at = b.add(b.add(place, step * tokens), lane)
+                    for row in range(k.chunk):
+                        b.store(self.scores, [row, at], dims.results[step * k.chunk + row])
+
+    def _score_step(
+        self, starts: list[Value], offset: Value, dim: Value, sums: list[Value]
+    ) -> list[Value]:
+        b, k = self.b, self.k
+        queries = [
+            self._splat(b.load(self.staged, [row, dim]), k.key_count) for row in range(k.chunk)
+        ]
+        result: list[Value] = []
+        for step, start in enumerate(starts):
+            key = self._widen(b.load(self.keys, b.add(start, offset), count=k.key_count))
+            result += [
+                b.fma(query, key, sums[step * k.chunk + row]) for row, query in enumerate(queries)
+            ]
+        return result
+
+    # ---- softmax of one row
+
+    def _soften(self, span: _Span, index: Value) -> None:
+        b, k = self.b, self.k
+        row = b.add(span.first_row, index)
+        position = self._integer(self.positions, [self._token(row)])
+        low = b.sub(self._lowest_key(position), self.split_start)
+        high = b.sub(b.add(position, 1), self.split_start)
+        start, end = self._vectors(span)
+        lane = b.query("subgroup_lane")
+        slope = None if self.slopes is None else b.load(self.slopes, self._head(row))
+        with b.for_(start, end, k.lanes, [b.constant(LOWEST)], unroll=2) as loop:
+            at = b.add(loop.index, lane)
+            score = self._score_of(b.load(self.scores, [index, at]), at, position, slope)
+            key = b.convert(at, i32)
+            masked = b.constant(float("-inf"))
+            score = b.select(b.compare("lt", key, b.convert(high, i32)), score, masked)
+            if self.request.window is not None:
+                score = b.select(b.compare("ge", key, b.convert(low, i32)), score, masked)
+            b.store(self.scores, [index, at], score)
+            loop.yield_(b.maximum(loop.carried[0], score))
+        largest = b.workgroup_reduce(loop.result, "max")
+        with b.for_(start, end, k.lanes, [b.constant(0.0)], unroll=2) as loop:
+            at = b.add(loop.index, lane)
+            weight = b.unary("exp", b.sub(b.load(self.scores, [index, at]), largest))
+            b.store(self.scores, [index, at], weight)
+            loop.yield_(b.add(loop.carried[0], weight))
+        b.store(self.sums, [index, 0], largest)
+        b.store(self.sums, [index, 1], b.workgroup_reduce(loop.result, "add"))
+
+    def _vectors(self, span: _Span) -> tuple[Value, Value]:
+        """Return the chunk's keys within the split, widened to whole vectors at fixed places."""
+        b, lanes = self.b, self.k.lanes
+        start = b.mul(b.floordiv(b.sub(span.first_key, self.split_start), lanes), lanes)
+        end = b.sub(span.end_key, self.split_start)
+        return start, b.mul(b.floordiv(b.add(end, lanes - 1), lanes), lanes)
+
+    def _score_of(self, dot: Value, at: Value, position: Value, slope: Value | None) -> Value:
+        b, request = self.b, self.request
+        score = b.mul(dot, request.scale)
+        if request.softcap is not None:
+            score = b.mul(b.unary("tanh", b.div(score, request.softcap)), request.softcap)
+        if slope is not None:
+            distance = b.convert(b.sub(b.add(at, self.split_start), position), f32)
+            score = b.add(score, b.mul(distance, slope))
+        return score
+
+    # ---- weighted values
+
+    def _mix(self, span: _Span) -> None:
+        b, k, layout = self.b, self.k, self.request.value
+        tokens, dim = layout.block_size, layout.head_dim
+        with b.foreach(0, dim // k.value_count) as dims:
+            lane = b.mul(dims.index, k.value_count)
+            zero = self._splat(b.constant(0.0), k.value_count)
+            sums = [zero] * k.chunk
+            with b.for_(span.first_key, span.end_key, 1, sums, unroll=1) as keys:
+                start = self._block_start(b.floordiv(keys.index, tokens), dim * tokens)
+                start = b.add(start, b.mul(b.mod(keys.index, tokens), dim))
+                value = self._widen(b.load(self.values, b.add(start, lane), count=k.value_count))
+                at = b.sub(keys.index, self.split_start)
+                weights = [b.load(self.scores, [row, at]) for row in range(k.chunk)]
+                keys.yield_(*(
+                    b.fma(self._splat(weight, k.value_count), value, total)
+                    for weight, total in zip(weights, keys.carried, strict=True)
+                ))  # fmt: skip
+            for row in range(k.chunk):
+                b.store(self.mixed, [row, lane], keys.results[row])
+
+    # ---- results
+
+    def _finish(self, span: _Span, index: Value) -> None:
+        b, split = self.b, self.request.split
+        row = b.add(span.first_row, index)
+        token, head = self._token(row), self._head(row)
+        position = self._integer(self.positions, [token])
+        lowest = self._lowest_key(position)
+        begins = b.maximum(self.first_key, lowest)
+        ends = b.minimum(self.end_key, b.add(position, 1))
+        largest, total = b.load(self.sums, [index, 0]), b.load(self.sums, [index, 1])
+        first, last = b.floordiv(lowest, split), b.floordiv(position, split)
+        with b.if_(b.compare("lt", begins, ends)) as used, used.then():
+            with b.if_(b.compare("eq", first, last)) as whole:
+                with whole.then():
+                    self._store_result(index, token, head, largest, total)
+                with whole.otherwise():
+                    part = b.sub(b.floordiv(begins, split), first)
+                    self._store_partial(index, token, head, part, largest, total)
+
+    def _store_result(
+        self, index: Value, token: Value, head: Value, largest: Value, total: Value
+    ) -> None:
+        b = self.b
+        factor = b.constant(1.0)
+        if self.sinks is not None:
+            sink = b.load(self.sinks, head)
+            overall = b.maximum(largest, sink)
+            factor = b.unary("exp", b.sub(largest, overall))
+            total = b.add(b.mul(total, factor), b.unary("exp", b.sub(sink, overall)))
+        with b.foreach(0, self.request.value.head_dim) as dims:
+            value = b.mul(b.load(self.mixed, [index, dims.index]), factor)
+            b.store(self.result, [token, head, dims.index], b.div(value, total))
+
+    def _store_partial(
+        self, index: Value, token: Value, head: Value, part: Value, largest: Value, total: Value
+    ) -> None:
+        b, dim = self.b, self.request.value.head_dim
+        place = b.add(b.mul(token, self.num_parts), part)
+        place = b.mul(b.add(b.mul(place, self.request.num_heads), head), dim + 2)
+        b.store(self.partials, place, largest)
+        b.store(self.partials, b.add(place, 1), total)
+        start = b.add(place, 2)
+        with b.foreach(0, dim) as dims:
+            value = b.load(self.mixed, [index, dims.index])
+            b.store(self.partials, b.add(start, dims.index), value)

@@ -1,0 +1,55 @@
+"""The merge kernel: partial results of a token's splits, combined in ascending order."""
+
+from __future__ import annotations
+
+from poot_core import f32, i32, i64
+from poot_kernel import IRBuilder, KernelFunction, Value
+from poot_kernelgen.requests import AttendRequest
+
+__all__ = ["merge_kernel"]
+
+
+def merge_kernel(request: AttendRequest, name: str) -> KernelFunction:
+    """Return the merge kernel; its grid is heads by tokens."""
+    heads, dim, split = request.num_heads, request.value.head_dim, request.split
+    b = IRBuilder(name, level="lane", grid=[heads, "tokens"])
+    partials = b.array("partials", f32, [None])
+    num_parts = b.scalar("parts")
+    positions = b.array("positions", i32, ["tokens"])
+    sinks = b.array("sinks", f32, [heads]) if request.sinks else None
+    result = b.array("result", f32, ["tokens", heads, dim], access="w")
+    b.scalar("tokens")
+    head, token = b.workgroup_id(0), b.workgroup_id(1)
+    position = b.convert(b.load(positions, token), i64)
+    lowest = b.constant(0)
+    if request.window is not None:
+        lowest = b.maximum(b.sub(position, request.window - 1), 0)
+    first, last = b.floordiv(lowest, split), b.floordiv(position, split)
+    count = b.add(b.sub(last, first), 1)
+
+    def place(part: Value) -> Value:
+        row = b.add(b.mul(token, num_parts), part)
+        return b.mul(b.add(b.mul(row, heads), head), dim + 2)
+
+    with b.if_(b.compare("lt", first, last)) as branch, branch.then():
+        start = b.load(sinks, head) if sinks is not None else b.constant(float("-inf"))
+        with b.for_(0, count, 1, [start]) as parts:
+            largest = b.load(partials, place(parts.index))
+            parts.yield_(b.maximum(parts.carried[0], largest))
+        overall = parts.result
+        with b.for_(0, count, 1, [b.constant(0.0)]) as parts:
+            at = place(parts.index)
+            factor = b.unary("exp", b.sub(b.load(partials, at), overall))
+            weighted = b.mul(b.load(partials, b.add(at, 1)), factor)
+            parts.yield_(b.add(parts.carried[0], weighted))
+        total = parts.result
+        if sinks is not None:
+            total = b.add(total, b.unary("exp", b.sub(b.load(sinks, head), overall)))
+        with b.foreach(0, dim) as dims:
+            with b.for_(0, count, 1, [b.constant(0.0)]) as parts:
+                at = place(parts.index)
+                factor = b.unary("exp", b.sub(b.load(partials, at), overall))
+                value = b.load(partials, b.add(b.add(at, 2), dims.index))
+                parts.yield_(b.add(parts.carried[0], b.mul(value, factor)))
+            b.store(result, [token, head, dims.index], b.div(parts.result, total))
+    return b.finish()
