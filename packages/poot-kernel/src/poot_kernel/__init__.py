@@ -1,5 +1,9 @@
 """The kernel language, its typed IR, verifier, interpreter and code generators."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from poot_kernel.ir import (
     BOOLEAN,
     INDEX,
@@ -42,6 +46,9 @@ from poot_kernel.ir import (
     verify_kernel,
 )
 
+if TYPE_CHECKING:
+    from poot_kernel.targets.host import compile_kernels, lower_host, scratch_size
+
 __all__ = [
     "BOOLEAN",
     "INDEX",
@@ -74,12 +81,26 @@ __all__ = [
     "analyse_uniformity",
     "as_size",
     "ceildiv",
+    "compile_kernels",
     "interleaved",
+    "lower_host",
     "parse_kernel",
     "parse_module",
     "print_kernel",
     "print_module",
+    "scratch_size",
     "structural_hash",
     "structurally_equal",
     "verify_kernel",
 ]
+
+_HOST = frozenset({"compile_kernels", "lower_host", "scratch_size"})
+
+
+def __getattr__(name: str) -> Any:
+    """Import the code generator when it is first asked for: a warm start never does."""
+    if name in _HOST:
+        from poot_kernel.targets import host
+
+        return getattr(host, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,9 @@
 """poot's kernels: hand-written ones and generators, asked for by typed requests."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from poot_kernelgen.requests import (
     Activation,
     ArgmaxRequest,
@@ -19,6 +23,10 @@ from poot_kernelgen.requests import (
     WeightLayout,
 )
 
+if TYPE_CHECKING:
+    from poot_kernelgen._generate import GeneratedKernel, generate
+    from poot_kernelgen.contraction import packed_bytes, weight_layout_for
+
 __all__ = [
     "Activation",
     "ArgmaxRequest",
@@ -26,6 +34,7 @@ __all__ = [
     "ContractionRequest",
     "Epilogue",
     "GatherRequest",
+    "GeneratedKernel",
     "KvLayout",
     "KvWriteRequest",
     "PackRequest",
@@ -36,4 +45,23 @@ __all__ = [
     "RowOutput",
     "RowProgram",
     "WeightLayout",
+    "generate",
+    "packed_bytes",
+    "weight_layout_for",
 ]
+
+_LAZY = {
+    "GeneratedKernel": "poot_kernelgen._generate",
+    "generate": "poot_kernelgen._generate",
+    "packed_bytes": "poot_kernelgen.contraction",
+    "weight_layout_for": "poot_kernelgen.contraction",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the generators when they are first asked for: a warm start never does."""
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,16 @@
+"""Contractions of activations with weights, and the packing and gathering of those weights."""
+
+from poot_kernelgen.contraction._layout import packed_bytes, weight_layout_for
+from poot_kernelgen.contraction._requests import (
+    generate_contraction,
+    generate_gather,
+    generate_pack,
+)
+
+__all__ = [
+    "generate_contraction",
+    "generate_gather",
+    "generate_pack",
+    "packed_bytes",
+    "weight_layout_for",
+]

@@ -1,0 +1,146 @@
+"""Ascending sums: what one step of k adds to a tile of accumulators, for each activation type.
+
+These functions are the arithmetic signature of a contraction. Every regime builds its loop out of
+them, so a result has the same bits whatever the number of rows, the tile or the thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poot_core import bf16, f16, f32, i8, i32, u8
+from poot_kernel import IRBuilder, Layout, Value
+from poot_kernelgen.contraction._codec import ROWS, Codec, dense_bytes
+from poot_kernelgen.contraction._decode import Step, group_values
+from poot_kernelgen.contraction._kernel import Frame
+
+__all__ = ["ByteOperand", "add_bytes", "byte_operand", "dense_tile", "float_weights"]
+
+
+@dataclass(frozen=True, slots=True)
+class ByteOperand:
+    """What an i8 product needs of a step of weights.
+
+    Attributes:
+        codes: (32, n): u8 codes where a scale spans the step, signed i8 codes where it does not.
+        scales: For each group (1, n) f32.
+        mins: For each group (1, n) f32, or None; with one group the codes' zero is folded in.
+        corrections: For each group of signed codes (1, n) i32: minus 128 times their sum.
+    """
+
+    codes: Value
+    scales: list[Value]
+    mins: list[Value] | None
+    corrections: list[Value]
+
+
+def byte_operand(b: IRBuilder, codec: Codec, step: Step) -> ByteOperand:
+    """Return a decoded step in the form that ``add_bytes`` takes."""
+    if codec.groups == 1:
+        mins = step.mins
+        if codec.zero:
+            mins = [b.map(lambda s: b.mul(s, float(-codec.zero)), step.scales[0])]
+            assert step.mins is None, "no format has both an offset and centred codes"
+        return ByteOperand(step.codes, step.scales, mins, [])
+    codes = step.codes
+
+    def centred(code: Value) -> Value:
+        return b.sub(b.bitcast(code, i8), codec.zero) if codec.zero else b.bitcast(code, i8)
+
+    signed = b.map(centred, codes)
+    # Activations enter such products as x + 128: the sum of codes times 128 is taken off in front.
+    full = b.tile_full((1, codec.group), b.constant(128, u8))
+    corrections: list[Value] = []
+    for g in range(codec.groups):
+        part = _rows_of(b, signed, codec.group * g, codec.group)
+        zero = b.tile_zeros((1, part.type.shape[1]), i32)  # pyright: ignore[reportAttributeAccessIssue]
+        total = b.mma(full, part, zero, signature="exact")
+        corrections.append(b.map(b.neg, total))
+    return ByteOperand(signed, step.scales, step.mins, corrections)
+
+
+def _rows_of(b: IRBuilder, tile: Value, start: int, count: int) -> Value:
+    columns = tile.type.shape[1]  # pyright: ignore[reportAttributeAccessIssue]
+    return b.slice(tile, (start, 0), (count, columns))
+
+
+def add_bytes(
+    b: IRBuilder, codec: Codec, weights: ByteOperand, x: tuple[Value, Value, Value], acc: Value
+) -> Value:
+    """Return accumulators plus a step of exact integer products, scaled once each.
+
+    Args:
+        b: Where to build.
+        codec: The weights' format.
+        weights: The step.
+        x: (m, 32) i8 codes, (m, 1) f32 scales, (m, 1) f32 scale * sum of codes.
+        acc: (m, n) f32.
+    """
+    codes, scale, scaled_sum = x
+    shape: tuple[int, int] = acc.type.shape  # pyright: ignore[reportAttributeAccessIssue]
+    if codec.groups == 1:
+        dot = b.mma(codes, weights.codes, b.tile_zeros(shape, i32), signature="exact")
+
+        def add(total: Value, d: Value, s: Value, xs: Value) -> Value:
+            return b.fma(b.convert(d, f32), b.mul(s, xs), total)
+
+        acc = b.map(add, acc, dot, weights.scales[0], scale)
+        if weights.mins is None:
+            return acc
+        return b.map(lambda t, low, xsum: b.fma(low, xsum, t), acc, weights.mins[0], scaled_sum)
+    lifted = b.map(lambda v: b.xor(b.bitcast(v, u8), 128), codes)
+    parts = [
+        b.slice(lifted, (0, codec.group * g), (shape[0], codec.group)) for g in range(codec.groups)
+    ]
+    dots = [
+        b.mma(
+            part,
+            _rows_of(b, weights.codes, codec.group * g, codec.group),
+            b.broadcast(weights.corrections[g], shape),
+            signature="exact",
+        )
+        for g, part in enumerate(parts)
+    ]
+    acc = _add_groups(b, acc, scale, dots, weights.scales)
+    if weights.mins is None:
+        return acc
+    ones = b.tile_full((codec.group, shape[1]), b.constant(1, i8))
+    start = b.tile_full(shape, b.constant(-128 * codec.group, i32))
+    sums = [b.mma(part, ones, start, signature="exact") for part in parts]
+    return _add_groups(b, acc, scale, sums, weights.mins)
+
+
+def _add_groups(
+    b: IRBuilder, acc: Value, scale: Value, dots: list[Value], factors: list[Value]
+) -> Value:
+    """Return acc + scale * (f0 * d0 + f1 * d1)."""
+
+    def add(total: Value, xs: Value, d0: Value, d1: Value, f0: Value, f1: Value) -> Value:
+        first = b.mul(b.convert(d1, f32), f1)
+        return b.fma(b.fma(b.convert(d0, f32), f0, first), xs, total)
+
+    return b.map(add, acc, scale, *dots, *factors)
+
+
+def float_weights(b: IRBuilder, codec: Codec, step: Step) -> Value:
+    """Return the (32, n) f32 tile of a step, for products with f32 activations."""
+    return group_values(b, codec, step)
+
+
+def dense_tile(
+    frame: Frame, source: str, base: Value, k: Value, depth: int, groups: int, stride: Value
+) -> Value:
+    """Return the (depth, 16 * groups) tile of a dense weight; row groups are ``stride`` bytes apart."""
+    b = frame.b
+    dtype = {"f32": f32, "f16": f16, "bf16": bf16}[source]
+    size = dense_bytes(source)
+    at = b.add(base, b.mul(k, ROWS * size))
+    pair = f"k2@{size} n16@{2 * size} k{depth // 2}@{ROWS * 2 * size}"
+    single = f"n16@{size} k{depth}@{ROWS * size}"
+    text = pair if source == "bf16" else single
+    more = f" n{groups}@$0" if groups > 1 else ""
+    layout = Layout.parse(f"kn: {text}{more}")
+    strides = [stride] if groups > 1 else []
+    return b.copy(frame.weight, at, layout=layout, strides=strides, dtype=dtype)
+
+
