@@ -1,4 +1,4 @@
-"""Fail when a public name of a package is used nowhere: not by another module, test, script or example."""
+"""Fail when a public name of a package is used nowhere else: no module, test, script or example."""
 
 from __future__ import annotations
 
