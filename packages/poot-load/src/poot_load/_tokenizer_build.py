@@ -67,7 +67,7 @@ def make_partial_encoder(vocabulary: Vocabulary) -> Callable[[str], list[int]]:
     always: dict[str, int] = {}
     if vocabulary.is_sentencepiece:
         hidden = frozenset(vocabulary.of_type(*_UNMERGED).tolist())
-        always = {vocabulary.tokens[i]: i for i in vocabulary.of_type(TokenType.BYTE).tolist()}
+        always = {vocabulary.names[i]: i for i in vocabulary.of_type(TokenType.BYTE).tolist()}
     if vocabulary.unk_id is not None:
         always[vocabulary.tokens[vocabulary.unk_id]] = vocabulary.unk_id
     ranks = _merge_ranks(vocabulary)
@@ -169,7 +169,7 @@ def _mergeable(vocabulary: Vocabulary) -> dict[str, int]:
     """Return the pieces that sentencepiece merging may make."""
     out = dict(vocabulary.pieces)
     for token in vocabulary.of_type(*_UNMERGED).tolist():
-        del out[vocabulary.tokens[token]]
+        del out[vocabulary.names[token]]
     return out
 
 

@@ -84,13 +84,18 @@ class Vocabulary:
     strips_after_special: bool
 
     @cached_property
+    def names(self) -> list[str]:
+        """Pieces by id, decoded."""
+        return self.tokens.to_list()
+
+    @cached_property
     def pieces(self) -> dict[str, int]:
         """Ids by piece.
 
         Raises:
             CheckpointError: If two ids have the same piece.
         """
-        names = self.tokens.to_list()
+        names = self.names
         out = dict(zip(names, range(len(names)), strict=True))
         if len(out) != len(names):
             twice = next(name for index, name in enumerate(names) if out[name] != index)
@@ -105,7 +110,10 @@ class Vocabulary:
     def added(self) -> dict[str, int]:
         """Pieces that are found in raw text before anything else, with their types."""
         kinds = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
-        return {self.tokens[i]: int(self.types[i]) for i in self.of_type(*kinds).tolist()}
+        found = self.of_type(*kinds)
+        names = self.names
+        pairs = zip(found.tolist(), self.types[found].tolist(), strict=True)
+        return {names[token]: kind for token, kind in pairs}
 
     def digest(self) -> str:
         """Return a hash of all that the built tokenizer depends on."""
@@ -207,5 +215,8 @@ def _id(meta: Metadata, path: Path, name: str, count: int) -> int | None:
 
 
 def _ends(tokens: StringArray, types: NDArray[np.int32]) -> tuple[int, ...]:
-    special = np.flatnonzero((types == TokenType.CONTROL) | (types == TokenType.USER_DEFINED))
+    special = (types == TokenType.CONTROL) | (types == TokenType.USER_DEFINED)
+    # A vocabulary may reserve thousands of control tokens: compare lengths before decoding.
+    special &= np.isin(tokens.lengths, [len(name) for name in _ENDS])
+    special = np.flatnonzero(special)
     return tuple(index for index in special.tolist() if tokens[index] in _ENDS)
