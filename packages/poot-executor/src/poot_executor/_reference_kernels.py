@@ -114,8 +114,10 @@ def _row_program(request: RowProgram, a: _Arguments) -> None:
     status = a.array(i32, (rows,)) if has_status else None
     results = ref.run_row_program(request, inputs, rows, pools=pools, status=status)
     for target, result in zip(targets, results, strict=True):
-        parts: Sequence[Any] = result if isinstance(result, tuple) else (result,)  # None for kv
-        for array, part in zip(target, parts, strict=False):
+        if result is None:
+            continue
+        parts: Sequence[Array] = result if isinstance(result, tuple) else (result,)
+        for array, part in zip(target, parts, strict=True):
             array[...] = part.reshape(array.shape)
 
 
