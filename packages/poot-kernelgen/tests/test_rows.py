@@ -16,7 +16,7 @@ from poot_kernel.compile import CompileRequest, CompileService, host_target, loa
 from poot_kernel.targets.host.lane_lower import lower_lane_kernel
 from poot_kernelgen import reference
 from poot_kernelgen.requests import KvLayout, RowInput, RowNode, RowOutput, RowProgram
-from poot_kernelgen.rows import row_kernel
+from poot_kernelgen.rows._generate import row_kernel
 
 RNG = np.random.default_rng(11)
 HOST = host_target(Settings())

@@ -59,7 +59,7 @@ _GENERATORS: dict[type, tuple[str, str]] = {
     RowProgram: ("poot_kernelgen.rows", "generate_rows"),
     KvWriteRequest: ("poot_kernelgen.rows", "generate_kv_write"),
     AttendRequest: ("poot_kernelgen.attention", "generate_attend"),
-    ArgmaxRequest: ("poot_kernelgen.rows", "generate_argmax"),
+    ArgmaxRequest: ("poot_kernelgen.sampling", "generate_argmax"),
 }
 
 
