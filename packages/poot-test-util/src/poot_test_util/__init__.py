@@ -1,3 +1,5 @@
-"""Shared fixtures and gates of poot's own tests; never published."""
+"""Shared gates of poot's own tests; never published."""
 
-__all__: list[str] = []
+from poot_test_util._models import MODELS, require_model
+
+__all__ = ["MODELS", "require_model"]

@@ -1,0 +1,42 @@
+"""The gate of tests that need a real checkpoint: found through POOT_MODELS_DIR and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from poot_core import Settings
+
+__all__ = ["MODELS", "require_model"]
+
+MODELS = {
+    "smollm2": "SmolLM2-135M-Instruct.Q4_1.gguf",
+    "gemma3": "gemma-3-270m-q4_k_m.gguf",
+    "qwen": "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+}
+"""File names of the small real checkpoints that ``just models`` fetches."""
+
+
+def require_model(name: str, settings: Settings | None = None) -> Path:
+    """Return the path of a checkpoint, or skip the test; with POOT_REQUIRE_MODELS=1 fail it.
+
+    Args:
+        name: A key of ``MODELS`` or a file name.
+        settings: What the environment asked for; read from it by default.
+    """
+    settings = settings or Settings.from_environment()
+    file = MODELS.get(name, name)
+    if settings.models_dir is None:
+        _miss(settings, f"POOT_MODELS_DIR is not set; this test needs {file}")
+    path = settings.models_dir / file
+    if not path.is_file():
+        _miss(settings, f"{path} is missing; `just models` fetches it")
+    return path
+
+
+def _miss(settings: Settings, reason: str) -> NoReturn:
+    if settings.require_models:
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
