@@ -1,0 +1,2 @@
+"""stub"""
+def interpret(*a, **k): raise NotImplementedError
