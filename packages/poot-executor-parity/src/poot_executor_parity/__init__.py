@@ -1,3 +1,12 @@
-"""The parity table that runs on any device; never published."""
+"""The parity table: small graphs whose planned kernels must equal the oracle, on any backend."""
 
-__all__: list[str] = []
+from poot_executor_parity._attention import ATTENTION_CASES
+from poot_executor_parity._case import Case, Context
+from poot_executor_parity._products import PRODUCT_CASES
+from poot_executor_parity._rows import ROW_CASES
+from poot_executor_parity._run import Outcome, run_case
+
+__all__ = ["CASES", "Case", "Context", "Outcome", "run_case"]
+
+CASES: tuple[Case, ...] = (*ROW_CASES, *PRODUCT_CASES, *ATTENTION_CASES)
+"""Every case by unique name; a device's package runs them all in its tests."""

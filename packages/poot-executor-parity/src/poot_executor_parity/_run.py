@@ -1,0 +1,136 @@
+"""Running a case on a backend and on the oracle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from poot_core import DType, Settings, f32
+from poot_executor import Engine, EngineOptions, StepInputs, open_engine
+from poot_executor_parity._case import Case, Context, RandomWeights
+from poot_graph_ir import Builder, ElementType, Graph, TraceOptions, Tracer, ops
+from poot_quant import random_blocks
+
+__all__ = ["Outcome", "run_case"]
+
+_VOCAB = 64
+_OPTIONS = EngineOptions(
+    context_tokens=640,
+    max_sequences=4,
+    max_step_tokens=320,
+    block_size=16,
+    num_blocks=160,
+)
+_BLOCKS = _OPTIONS.max_blocks_per_row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a case gave.
+
+    Attributes:
+        error: Largest difference relative to the root mean square of the oracle's results.
+        tolerance: What is allowed.
+    """
+
+    error: float
+    tolerance: float
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the difference is allowed; a NaN is not."""
+        return bool(self.error <= self.tolerance)
+
+
+def run_case(case: Case, backend: str, settings: Settings) -> Outcome:
+    """Run a case on a backend and on the oracle.
+
+    Raises:
+        UnsupportedError: If the backend does not cover the graph.
+    """
+    weights = RandomWeights()
+
+    def trace(options: TraceOptions) -> Graph:
+        return _trace(case, weights, options)
+
+    options = replace(_OPTIONS, precision=case.precision)
+    engines: list[Engine] = []
+    try:
+        for name in (backend, "oracle"):
+            chosen = replace(options, backend=name)
+            engines.append(
+                open_engine(trace, f"parity {case.name}", weights, _width(case), chosen, settings)
+            )
+        worst = 0.0
+        computed = [0] * _OPTIONS.max_sequences
+        for counts in case.steps:
+            step = _step(counts, computed)
+            got, expected = (_logits(engine, step) for engine in engines)
+            scale = float(np.sqrt(np.mean(np.square(expected, dtype=np.float64)))) or 1.0
+            worst = float(np.maximum(worst, np.abs(got - expected).max() / scale))
+    finally:
+        for engine in engines:
+            engine.close()
+    return Outcome(error=worst, tolerance=case.tolerance)
+
+
+def _logits(engine: Engine, step: StepInputs) -> np.ndarray:
+    engine.forward(step)
+    return engine.logits().copy()
+
+
+def _width(case: Case) -> int:
+    graph = _trace(case, RandomWeights(), TraceOptions(max_blocks_per_row=_BLOCKS))
+    width = dict(graph.outputs)["logits"].shape[-1]
+    assert isinstance(width, int)
+    return width
+
+
+def _trace(case: Case, weights: RandomWeights, options: TraceOptions) -> Graph:
+    builder = Builder(case.name)
+    slots = builder.step_slots(options.max_blocks_per_row)
+
+    def declare(name: str, shape: tuple[int, ...], dtype: ElementType) -> Tracer:
+        if name not in weights.stored:
+            rng = np.random.default_rng([weights.seed, *name.encode()])
+            scale = float(shape[-1]) ** -0.5 if len(shape) > 1 else 0.5
+            if isinstance(dtype, DType):
+                values = rng.standard_normal(shape, np.float32) * np.float32(scale)
+                weights.stored[name] = values.astype(dtype.numpy)
+            else:
+                weights.stored[name] = random_blocks(dtype, shape, rng, scale=scale)
+        return builder.const(name, shape, dtype)
+
+    # Rows of the table differ by sign and size; a token's row is the same in every step.
+    x = ops.embedding(declare("table", (_VOCAB, case.width), f32), slots.token_ids)
+    x = x * float(case.width) ** 0.5
+    y = case.build(Context(builder, slots, options, x, declare))
+    builder.output("logits", ops.gather(y, slots.logit_positions))
+    return builder.finish()
+
+
+def _step(counts: tuple[int, ...], computed: list[int]) -> StepInputs:
+    """Return the step that computes further tokens of each row; wants them all."""
+    size = _OPTIONS.block_size
+    positions: list[int] = []
+    rows: list[int] = []
+    for row, count in enumerate(counts):
+        positions += range(computed[row], computed[row] + count)
+        rows += [row] * count
+        computed[row] += count
+    tables = np.arange(len(counts) * _BLOCKS, dtype=np.int32)
+    tables = tables[::-1].reshape(len(counts), _BLOCKS).copy()
+    position, row = np.array(positions, np.int32), np.array(rows, np.int32)
+    slots = tables[row, position // size] * size + position % size
+    # Equal for equal rows and positions, whatever the step.
+    ids = (position * 7 + row * 13 + 3) % _VOCAB
+    return StepInputs(
+        token_ids=ids.astype(np.int32),
+        positions=position,
+        rows=row,
+        sequence_lengths=np.array(computed[: len(counts)], np.int32),
+        block_tables=tables,
+        slot_mapping=slots.astype(np.int32),
+        logit_positions=np.arange(len(position), dtype=np.int32),
+    )
