@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from poot_core import RequestError
 from poot_llm import ContextLengthError, SamplingParams
 from poot_llm._blocks import BlockManager
-from poot_llm._filters import candidates, draw
+from poot_llm._filters import candidates, draw, draw_any
 from poot_llm._random import philox4x32, uniform
 from poot_llm._sampler import RowSampler, row_logprobs
 
@@ -92,6 +92,34 @@ def test_filters_match_the_plain_definition(
     dense[ids] = probabilities
     np.testing.assert_allclose(dense, naive(logits, **settings_), atol=1e-9)
     assert (np.diff(ids) > 0).all()
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 4.0])  # from flat to peaked
+def test_filters_of_a_large_vocabulary(spread) -> None:
+    logits = np.random.default_rng(2).normal(0, spread, 20_000).astype(np.float32)
+    for filters in ({"top_p": 0.9}, {"top_p": 0.3, "min_p": 0.2}, {"min_p": 0.1}, {"top_k": 50}):
+        ids, probabilities = candidates(logits, temperature=0.8, **filters)
+        dense = np.zeros(logits.size)
+        dense[ids] = probabilities
+        expected = naive(logits, temperature=0.8, **filters)
+        assert abs(int((dense > 0).sum()) - int((expected > 0).sum())) <= 1  # a token at the border
+        np.testing.assert_allclose(dense, expected, atol=2 * expected[expected > 0].min())
+
+
+@pytest.mark.parametrize("size", [1, 5, 1024, 1025, 5000])
+def test_drawing_from_all_is_drawing_from_the_candidates(size) -> None:
+    logits = np.random.default_rng(size).normal(0, 2, size).astype(np.float32)
+    _, probabilities = candidates(logits, temperature=0.7)
+    cumulative = np.cumsum(probabilities)
+    for place in range(200):
+        random = uniform(5, 0, place)
+        token_id = draw_any(logits, 0.7, random)
+        low = cumulative[token_id] - probabilities[token_id]
+        assert low - 1e-6 <= random <= cumulative[token_id] + 1e-6
+    assert draw_any(logits, 0.7, 0.0) == 0
+    assert draw_any(logits, 0.7, np.nextafter(1.0, 0.0)) == size - 1
+    masked = np.array([-np.inf, 3.0, -np.inf], np.float32)
+    assert {draw_any(masked, 1.0, r) for r in (0.0, 0.5, np.nextafter(1.0, 0.0))} == {1}
 
 
 def test_draw_follows_the_distribution() -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["candidates", "draw"]
+__all__ = ["candidates", "draw", "draw_any", "largest_ids", "log_total"]
 
 Ids = NDArray[np.int64]
+Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
+
+_DISTANCES = (2.0, 4.0, 8.0, 16.0)
+"""How far below the largest logit (in units of the temperature) to look before looking at all."""
+_BLOCK = 1024
 
 
 def candidates(
-    logits: NDArray[np.float32],
+    logits: Float32,
     *,
     temperature: float,
     top_k: int = 0,
@@ -39,19 +45,19 @@ def candidates(
     Raises:
         FloatingPointError: If the largest logit is no finite number.
     """
+    most = largest(logits)
+    total = None
+    # A vocabulary has up to 262144 tokens: narrow it down cheaply before anything exact is done.
     if 0 < top_k < logits.size:
-        least = np.partition(logits, logits.size - top_k)[logits.size - top_k]
-        ids = np.flatnonzero(logits >= least)
-        kept = logits[ids]
+        ids = largest_ids(logits, top_k)
+    elif top_p < 1.0:
+        ids, total = _likely(logits, most, temperature, top_p)
+    elif min_p > 0.0 and typical_p == 1.0:
+        ids = np.flatnonzero(logits >= most + temperature * (math.log(min_p) - 0.01))
     else:
         ids = np.arange(logits.size)
-        kept = logits
-    most = float(kept.max())
-    if not math.isfinite(most):
-        raise FloatingPointError(f"the largest logit is {most}; the model's output is not finite")
-    shifted = (kept.astype(np.float64) - most) / temperature
-    weights = np.exp(shifted)
-    weights /= weights.sum()
+    weights = np.exp((logits[ids].astype(np.float64) - most) / temperature)
+    weights /= weights.sum() if total is None else total
     if top_p < 1.0:
         ids, weights = _select(ids, weights, _nucleus(weights, top_p))
     if min_p > 0.0:
@@ -63,9 +69,78 @@ def candidates(
 
 def draw(ids: Ids, probabilities: Float64, random: float) -> int:
     """Return the id at ``random`` (in [0, 1)) of the distribution, ids in ascending order."""
-    cumulative = np.cumsum(probabilities)
+    return int(ids[_place(probabilities, random)])
+
+
+def draw_any(logits: Float32, temperature: float, random: float) -> int:
+    """Return the id at ``random`` of the whole distribution; as ``draw`` of all candidates."""
+    weights = _weights(logits, largest(logits), temperature)
+    sums = np.add.reduceat(weights, np.arange(0, weights.size, _BLOCK), dtype=np.float64)
+    block = _place(sums, random)
+    before = float(sums[:block].sum())
+    inside = weights[block * _BLOCK : (block + 1) * _BLOCK].astype(np.float64)
+    share = (random * float(sums.sum()) - before) / float(sums[block])
+    return block * _BLOCK + _place(inside, min(max(share, 0.0), 1.0))
+
+
+def log_total(logits: Float32) -> float:
+    """Return the logarithm of the sum of the exponentials."""
+    most = largest(logits)
+    return most + math.log(float(_weights(logits, most, 1.0).sum(dtype=np.float64)))
+
+
+def largest(logits: Float32) -> float:
+    """Return the largest logit.
+
+    Raises:
+        FloatingPointError: If it is no finite number.
+    """
+    most = float(logits.max())
+    if not math.isfinite(most):
+        raise FloatingPointError(f"the largest logit is {most}; the model's output is not finite")
+    return most
+
+
+def _weights(logits: Float32, most: float, temperature: float) -> Float32:
+    """Return exp((logits - most) / temperature) in float32, in one array."""
+    weights = logits - np.float32(most)
+    weights *= np.float32(1.0 / temperature)
+    return np.exp(weights, out=weights)
+
+
+def _place(weights: NDArray[Any], random: float) -> int:
+    """Return the index at ``random`` of a distribution that need not sum to 1."""
+    cumulative = np.cumsum(weights, dtype=np.float64)
+    # Past the end only by rounding: then the last one that can be drawn at all.
     place = int(np.searchsorted(cumulative, random * float(cumulative[-1]), side="right"))
-    return int(ids[min(place, ids.size - 1)])
+    return place if place < weights.size else int(np.flatnonzero(weights)[-1])
+
+
+def largest_ids(logits: Float32, count: int) -> Ids:
+    """Return, ascending, the ids of the ``count`` largest logits and of ties with the last."""
+    ids = _near(logits, largest(logits), 1.0, lambda ids: ids.size >= count)
+    near = logits[ids]
+    return ids[near >= np.partition(near, near.size - count)[near.size - count]]
+
+
+def _likely(logits: Float32, most: float, temperature: float, mass: float) -> tuple[Ids, float]:
+    """Return ids that hold the nucleus, ascending, and the sum of all weights."""
+    weights = _weights(logits, most, temperature)
+    total = float(weights.sum(dtype=np.float64))
+    wanted = mass * total * (1 + 1e-6)  # rounding must not lose a token at the border
+    ids = _near(
+        logits, most, temperature, lambda ids: float(weights[ids].sum(dtype=np.float64)) >= wanted
+    )
+    return ids, total
+
+
+def _near(logits: Float32, most: float, unit: float, is_enough: Callable[[Ids], bool]) -> Ids:
+    """Return the ids of the logits nearest to the largest, enough of them, or all."""
+    for distance in _DISTANCES:
+        ids = np.flatnonzero(logits >= most - distance * unit)
+        if is_enough(ids):
+            return ids
+    return np.arange(logits.size)
 
 
 def _select(ids: Ids, weights: Float64, chosen: Ids) -> tuple[Ids, Float64]:
@@ -73,19 +148,14 @@ def _select(ids: Ids, weights: Float64, chosen: Ids) -> tuple[Ids, Float64]:
     return ids[chosen], kept / kept.sum()
 
 
-def _prefix(order: Ids, weights: Float64, mass: float) -> Ids:
-    """Return, ascending, the shortest prefix of ``order`` whose weights sum to ``mass``."""
-    cumulative = np.cumsum(weights[order])
-    count = int(np.searchsorted(cumulative, mass, side="left")) + 1
-    return np.sort(order[:count])
-
-
 def _nucleus(weights: Float64, mass: float) -> Ids:
-    # Tokens below this share sum to less than 1 - mass, so none of them is in the nucleus and the
-    # sort sees a few hundred candidates of a vocabulary of 262144.
-    likely: NDArray[Any] = np.flatnonzero(weights >= (1.0 - mass) / weights.size * 0.999)
-    order = likely[np.argsort(-weights[likely], kind="stable")]
-    return _prefix(order, weights, mass)
+    """Return, ascending, the fewest largest weights that sum to ``mass``; lower ones on a tie."""
+    falling = np.sort(weights)[::-1]
+    count = int(np.searchsorted(np.cumsum(falling), mass, side="left")) + 1
+    least = falling[min(count, weights.size) - 1]
+    above = np.flatnonzero(weights > least)
+    ties = np.flatnonzero(weights == least)[: max(0, count - above.size)]
+    return np.sort(np.concatenate([above, ties]))
 
 
 def _typical(weights: Float64, mass: float) -> Ids:
@@ -93,4 +163,5 @@ def _typical(weights: Float64, mass: float) -> Ids:
     surprise = -np.log(weights[positive])
     entropy = float((weights[positive] * surprise).sum())
     order = positive[np.argsort(np.abs(surprise - entropy), kind="stable")]
-    return _prefix(order, weights, mass)
+    count = int(np.searchsorted(np.cumsum(weights[order]), mass, side="left")) + 1
+    return np.sort(order[:count])

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from poot_llm._filters import candidates, draw
+from poot_llm._filters import candidates, draw, draw_any, largest_ids, log_total
 from poot_llm._random import uniform
 from poot_llm._sampling_params import SamplingParams
 
@@ -139,18 +139,24 @@ class RowSampler:
                     f"the largest logit is {edited[token_id]}; the model's output is not finite"
                 )
         else:
-            ids, probabilities = candidates(
-                edited,
-                temperature=params.temperature,
-                top_k=params.top_k,
-                top_p=params.top_p,
-                min_p=params.min_p,
-                typical_p=params.typical_p,
-            )
-            token_id = draw(ids, probabilities, uniform(self._seed, self._choice, position))
+            token_id = self._draw(edited, uniform(self._seed, self._choice, position))
         if params.logprobs is None:
             return token_id, None
         return token_id, row_logprobs(row, token_id, params.logprobs)
+
+    def _draw(self, logits: Float32, random: float) -> int:
+        params = self._params
+        if params.is_unfiltered:
+            return draw_any(logits, params.temperature, random)
+        ids, probabilities = candidates(
+            logits,
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            typical_p=params.typical_p,
+        )
+        return draw(ids, probabilities, random)
 
     def observe(self, token_id: int) -> None:
         """Count a token of the answer."""
@@ -191,14 +197,11 @@ def row_logprobs(row: Float32, token_id: int, num_top: int) -> Logprobs:
         token_id: The token that was chosen.
         num_top: How many most likely tokens to name.
     """
-    wide = row.astype(np.float64)
-    most = float(wide.max())
-    total = most + float(np.log(np.exp(wide - most).sum()))
+    total = log_total(row)
     top: tuple[tuple[int, float], ...] = ()
     if num_top > 0:
         count = min(num_top, row.size)
-        least = np.partition(row, row.size - count)[row.size - count]
-        ids = np.flatnonzero(row >= least)
+        ids = largest_ids(row, count)
         ids = ids[np.argsort(-row[ids], kind="stable")][:count]
-        top = tuple((int(i), float(wide[i]) - total) for i in ids)
-    return Logprobs(token_id, float(wide[token_id]) - total, top)
+        top = tuple((int(i), float(row[i]) - total) for i in ids)
+    return Logprobs(token_id, float(row[token_id]) - total, top)
