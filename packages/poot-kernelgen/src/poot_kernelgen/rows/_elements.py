@@ -31,6 +31,8 @@ class Scope:
         values: Index values of the loop variables.
         vector: The variable that is dealt to the lanes, if any.
         count: Neighbouring elements that each lane holds.
+        memo: Elements computed so far.
+        pairs: Pairs of neighbouring elements read so far, by memory and position.
     """
 
     values: dict[Variable, Value]
@@ -38,6 +40,9 @@ class Scope:
     count: int = 1
     memo: dict[tuple[int, Position], Value] = field(
         default_factory=dict[tuple[int, Position], Value]
+    )
+    pairs: dict[tuple[Value, Position], Value] = field(
+        default_factory=dict[tuple[Value, Position], Value]
     )
 
 
@@ -103,6 +108,8 @@ class Elements:
             return self.scalars[value]
         if value in self.places:
             place = self.places[value]
+            if self._is_half_of_pairs(value, position, scope):
+                return self._half_of_pair(place, position, scope)
             is_spread = scope.vector is not None and position.coefficient(scope.vector) > 0
             return b.load(
                 place.memory, [*place.leading, self.index(position, scope)],
@@ -124,6 +131,22 @@ class Elements:
         if node.op in VIEWS:
             return found[0]
         return emit_node(b, node, found, self._power(node.op, node.operands))
+
+    def _is_half_of_pairs(self, value: int, position: Position, scope: Scope) -> bool:
+        """Whether the lanes read every other element of pairs that lie whole in the row."""
+        if scope.vector is None or scope.count > 1 or position.coefficient(scope.vector) != 2:
+            return False
+        even = all(coefficient % 2 == 0 for _, coefficient in position.terms)
+        return even and position.largest | 1 < self._plan.size(value)
+
+    def _half_of_pair(self, place: Place, position: Position, scope: Scope) -> Value:
+        half = position.constant % 2
+        whole = position.shifted(-half)
+        key = (place.memory, whole)
+        if key not in scope.pairs:
+            indices = [*place.leading, self.index(whole, scope)]
+            scope.pairs[key] = self._b.load(place.memory, indices, count=2)
+        return self._b.extract(scope.pairs[key], half)
 
     def _power(self, op: str, operands: Sequence[int]) -> float | None:
         if op != "pow":

@@ -15,10 +15,16 @@ from poot_kernelgen.rows._loops import (
     pick_vector,
     run_nest,
     solve_nests,
-    variable,
 )
 from poot_kernelgen.rows._plan import RowPlan
-from poot_kernelgen.rows._position import Cut, Factor, Position, flatten, unflatten
+from poot_kernelgen.rows._position import (
+    Cut,
+    Factor,
+    Position,
+    Variable,
+    flatten,
+    unflatten,
+)
 from poot_kernelgen.rows._reduce import RowReducer
 
 __all__ = ["row_kernel"]
@@ -143,30 +149,54 @@ class _RowKernel:
     def _each(self, value: int, store: Callable[[Scope, Position, Value], None]) -> None:
         """Compute every element of a value and hand it to ``store`` with its position."""
         elements = self.elements
-        for nest in solve_nests(self.plan.size(value), lambda p: elements.leaves(value, p)):
-            self._prepare_scalars(value)
-            leaves = elements.leaves(value, nest.position)
+        self._prepare_scalars(value)
+        waiting = solve_nests(self.plan.size(value), lambda p: elements.leaves(value, p))[::-1]
+        while waiting:
+            nest = waiting.pop()
             vector = pick_vector(nest, self.lanes)
+            if waiting and self._are_pairs(nest, waiting[-1], vector):
+                self._pairs(nest, waiting.pop(), value, vector, store)
+                continue
+            leaves = elements.leaves(value, nest.position)
             contiguous = vector is not None and nest.position.coefficient(vector) == 1
             count = element_count(
                 vector if contiguous else None, leaves, self.plan, self.lanes, most=4
             )
             self._nest(nest, value, vector, count, store)
 
+    @staticmethod
+    def _are_pairs(nest: Nest, other: Nest, vector: Variable | None) -> bool:
+        """Whether two nests store the even and the odd elements of the same pairs."""
+        return (
+            vector is not None
+            and nest.variables == other.variables
+            and nest.position.coefficient(vector) == 2
+            and nest.position.shifted(1) == other.position
+        )
+
+    def _pairs(
+        self, even: Nest, odd: Nest, value: int, vector: Variable | None,
+        store: Callable[[Scope, Position, Value], None],
+    ) -> None:  # fmt: skip
+        def body(scope: Scope) -> None:
+            both = [self.elements.emit(value, nest.position, scope) for nest in (even, odd)]
+            store(scope, even.position, self.b.vector_build(*both))
+
+        run_nest(self.b, even, vector, 1, body)
+
     def _nest(
-        self, nest: Nest, value: int, vector: object, count: int,
+        self, nest: Nest, value: int, vector: Variable | None, count: int,
         store: Callable[[Scope, Position, Value], None],
     ) -> None:  # fmt: skip
         elements = self.elements
-        chosen = next((v for v in nest.variables if v == vector), None)
 
         def body(scope: Scope) -> None:
             found = elements.emit(value, nest.position, scope)
-            if chosen is not None:
+            if vector is not None:
                 found = elements.spread(found, count)
             store(scope, nest.position, found)
 
-        run_nest(self.b, nest, chosen, count, body)
+        run_nest(self.b, nest, vector, count, body)
 
     def _prepare_scalars(self, value: int) -> None:
         """Compute values of one element once, before the loops that use them."""
@@ -207,7 +237,7 @@ class _RowKernel:
             self._to_scratch(value)
         self._prepare_scalars(value)
         lane = b.query("subgroup_lane")
-        block_variable, lane_variable = variable(blocks), variable(_BLOCK)
+        block_variable, lane_variable = Variable(blocks), Variable(_BLOCK)
         position = Position.of(block_variable, _BLOCK) + Position.of(lane_variable)
         with b.for_(0, blocks, unroll=min(2, blocks)) as loop:
             scope = Scope({block_variable: loop.index, lane_variable: lane}, lane_variable, count)
@@ -226,8 +256,8 @@ class _RowKernel:
 
     def _reads_straight(self, value: int) -> bool:
         """Whether a block of 32 can be computed where it is quantised."""
-        blocks = variable(self.plan.size(value) // _BLOCK)
-        lane = variable(_BLOCK)
+        blocks = Variable(self.plan.size(value) // _BLOCK)
+        lane = Variable(_BLOCK)
         position = Position.of(blocks, _BLOCK) + Position.of(lane)
         try:
             leaves = self.elements.leaves(value, position)

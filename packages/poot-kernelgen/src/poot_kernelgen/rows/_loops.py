@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,10 +12,9 @@ from poot_kernelgen.rows._elements import Scope
 from poot_kernelgen.rows._plan import RowPlan
 from poot_kernelgen.rows._position import Cut, Factor, Position, Variable
 
-__all__ = ["Nest", "element_count", "pick_vector", "run_nest", "solve_nests", "variable"]
+__all__ = ["Nest", "element_count", "pick_vector", "run_nest", "solve_nests"]
 
 _MOST_NESTS = 64
-_names = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +36,13 @@ class Nest:
         return Nest(variables, position)
 
 
-def variable(extent: int) -> Variable:
-    """Return a new loop variable."""
-    return Variable(f"i{next(_names)}", extent)
-
-
 def solve_nests(size: int, check: Callable[[Position], object]) -> list[Nest]:
     """Return loop nests over positions 0..size at whose positions ``check`` raises nothing.
 
     Raises:
         UnsupportedError: If that takes too many nests.
     """
-    whole = variable(size)
+    whole = Variable(size)
     start = Nest((whole,) if size > 1 else (), Position.of(whole))
     return list(_solve(start, check))
 
@@ -75,8 +68,8 @@ def _solve(nest: Nest, check: Callable[[Position], object]) -> Generator[Nest]:
 
 
 def _factored(nest: Nest, found: Factor) -> Nest:
-    high = variable(found.variable.extent // found.low_extent)
-    low = variable(found.low_extent)
+    high = Variable(found.variable.extent // found.low_extent)
+    low = Variable(found.low_extent)
     meaning = Position.of(high, found.low_extent) + Position.of(low)
     return nest.substitute(found.variable, [high, low], meaning)
 
@@ -84,7 +77,7 @@ def _factored(nest: Nest, found: Factor) -> Nest:
 def _cut(nest: Nest, found: Cut) -> list[Nest]:
     parts: list[Nest] = []
     for start, end in ((0, found.at), (found.at, found.variable.extent)):
-        part = variable(end - start)
+        part = Variable(end - start)
         parts.append(nest.substitute(found.variable, [part], Position.of(part).shifted(start)))
     return parts
 

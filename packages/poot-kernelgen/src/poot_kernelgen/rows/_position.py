@@ -14,11 +14,10 @@ from dataclasses import dataclass
 __all__ = ["Cut", "Factor", "Position", "Variable", "flatten", "piece_of", "unflatten"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Variable:
-    """A loop variable that counts 0..extent."""
+    """A loop variable that counts 0..extent; compared by identity."""
 
-    name: str
     extent: int
 
 

@@ -42,7 +42,7 @@ class RowReducer:
         (source,) = node.operands
         shape = self._plan.shape(source)
         outer, extent, inner = _merged(shape, dict(node.attributes)["axes"])
-        reduced = Variable("reduced", extent)
+        reduced = Variable(extent)
 
         def source_position(position: Position) -> Position:
             high, low = unflatten(position, (outer, inner))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from poot_kernel.ir import Op, Value
 from poot_kernel.targets.host.lane_context import LaneContext, Lowering
@@ -20,9 +20,9 @@ class _Varies(Exception):
         self.index = index
 
 
-def _attempt(ctx: LaneContext, kinds: list[bool], lower: object) -> None:
+def _attempt(ctx: LaneContext, kinds: list[bool], lower: Callable[[list[bool]], None]) -> None:
     """Lower a loop, taking more carried values as varying until it fits."""
-    assert callable(lower)
+
     while True:
         mark, held, mask = ctx.w.mark(), dict(ctx.held), ctx.mask
         try:
