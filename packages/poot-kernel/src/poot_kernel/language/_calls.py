@@ -69,9 +69,7 @@ class CallImporter(ImporterCore):
             self.refuse(node, f"cannot call {self.describe(callee)}")
         return self._at_import(node, callee, positional, named, is_runtime=is_runtime)
 
-    def _arguments(
-        self, node: ast.Call, *, places: bool
-    ) -> tuple[list[object], dict[str, object]]:
+    def _arguments(self, node: ast.Call, *, places: bool) -> tuple[list[object], dict[str, object]]:
         positional: list[object] = []
         for item in node.args:
             if isinstance(item, ast.Starred):

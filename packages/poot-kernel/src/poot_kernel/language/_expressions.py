@@ -22,6 +22,7 @@ _BINARY: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Div: ("div", operator.truediv),
     ast.FloorDiv: ("floordiv", operator.floordiv),
     ast.Mod: ("mod", operator.mod),
+    ast.Pow: ("pow", operator.pow),
     ast.BitAnd: ("and", operator.and_),
     ast.BitOr: ("or", operator.or_),
     ast.BitXor: ("xor", operator.xor),
@@ -166,15 +167,11 @@ class ExpressionImporter(CallImporter):
         """Return a binary operator's result."""
         opcode, fold = _BINARY.get(type(op), ("", operator.add))
         if not (has_runtime(a) or has_runtime(b)):
-            if isinstance(op, ast.Pow):
-                fold = operator.pow
             return self._fold(node, fold, a, b)
         if isinstance(a, tuple | list) and isinstance(b, tuple | list) and opcode == "add":
             return fold(a, b)
         if not opcode:
-            sign = {ast.Pow: "**", ast.MatMult: "@"}.get(type(op), "?")
-            hint = {"**": "multiply, or exp2(y * log2(x))", "@": "mma(a, b, acc)"}.get(sign, "")
-            self.refuse(node, f"values have no operator {sign}: write {hint}")
+            self.refuse(node, "values have no operator @: write mma(a, b, acc)")
         return self.element(node, lambda x, y: self._binary(opcode, x, y), a, b)
 
     def _binary(self, opcode: str, a: Any, b: Any) -> Value:
@@ -406,5 +403,3 @@ def _dtype(item: Value) -> DType | None:
             return dtype
         case _:
             return None
-
-

@@ -32,9 +32,7 @@ class ImporterCore:
         constants: Values of the kernel's compile-time parameters.
     """
 
-    def __init__(
-        self, builder: IRBuilder, frame: Frame, constants: Mapping[str, object]
-    ) -> None:
+    def __init__(self, builder: IRBuilder, frame: Frame, constants: Mapping[str, object]) -> None:
         self.b = builder
         self.constants = constants
         self.frame = frame

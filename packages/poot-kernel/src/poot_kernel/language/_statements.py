@@ -347,7 +347,9 @@ class StatementImporter(ExpressionImporter):
                 self._restore(carried, arguments)
                 test = self.evaluate(node.test)
                 if not has_runtime(test):
-                    self.refuse(node.test, "the condition is known at import time and never changes")
+                    self.refuse(
+                        node.test, "the condition is known at import time and never changes"
+                    )
                 loop.test(self.value(test))
             with loop.body() as arguments:
                 self.frame.names = dict(before)
@@ -389,7 +391,9 @@ class StatementImporter(ExpressionImporter):
 
     def _is_load_part(self, statement: ast.stmt) -> bool:
         match statement:
-            case ast.With(items=[ast.withitem(context_expr=ast.Call(func=func), optional_vars=None)]):
+            case ast.With(
+                items=[ast.withitem(context_expr=ast.Call(func=func), optional_vars=None)]
+            ):
                 return self.evaluate(func) is intrinsics.load_part
             case _:
                 return False

@@ -469,9 +469,7 @@ def zeros(
 
 
 @_intrinsic
-def iota(
-    k: CallImporter, node: ast.Call, shape: Sequence[int], axis: int, dtype: DType
-) -> object:
+def iota(k: CallImporter, node: ast.Call, shape: Sequence[int], axis: int, dtype: DType) -> object:
     """Coordinates along an axis."""
     return k.b.tile_iota(tuple(shape), axis, dtype)
 
@@ -648,9 +646,7 @@ def reshape(k: CallImporter, node: ast.Call, tile: object, shape: Sequence[int])
 
 
 @_intrinsic
-def interleave(
-    k: CallImporter, node: ast.Call, *tiles: object, axis: int, block: int
-) -> object:
+def interleave(k: CallImporter, node: ast.Call, *tiles: object, axis: int, block: int) -> object:
     """Tiles joined along an axis, dealing blocks of each in turn."""
     return k.b.interleave(*(k.tile(tile) for tile in tiles), axis=axis, block=block)
 
