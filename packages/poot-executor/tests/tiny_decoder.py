@@ -86,12 +86,10 @@ class Model:
             self.weights.stored[name] = stored
         return builder.const(name, shape, dtype)
 
-    def trace(self, options: TraceOptions):
+    def trace(self, options: TraceOptions):  # noqa: C901 - one description of every family
         t = self.tiny
         b = Builder("tiny")
         slots = b.step_slots(options.max_blocks_per_row)
-        formats = iter(lambda: None, 0)
-        del formats
 
         def weight(name, n, k, which=0):
             return self.declare(b, name, (n, k), t.formats[which % len(t.formats)])

@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from poot_core import DeviceCaps, PootError, Settings, SettingsError, Target
@@ -157,8 +158,7 @@ def plan(
     if caps is not None:
         from poot_kernelgen import weight_layout_for
 
-        device = caps
-        chosen = replace(chosen, layout=lambda source: weight_layout_for(source, target, device))
+        chosen = replace(chosen, layout=partial(weight_layout_for, target=target, caps=caps))
     return compile_graph(trace(trace_options(options)), target, chosen)
 
 
