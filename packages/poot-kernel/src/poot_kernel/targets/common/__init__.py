@@ -1,0 +1,1 @@
+"""What the GPU targets share: layout algebra, staging, control flow, element arithmetic."""

@@ -1,0 +1,227 @@
+"""Lane-level operations: invocations, memory, dealing of indices, reductions among invocations."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from poot_core import DType, UnsupportedError, u32
+from poot_kernel.ir.core import Op
+from poot_kernel.ir.sizes import Size
+from poot_kernel.ir.types import SharedType, VectorType
+from poot_kernel.targets.common.control import Carried
+from poot_kernel.targets.common.copies import Pointer
+from poot_kernel.targets.common.fragments import log2
+from poot_kernel.targets.common.lowering import Handler, Lowering
+from poot_kernel.targets.common.machine import Register, SpaceName
+
+__all__ = ["LANE_HANDLERS"]
+
+
+def _query(low: Lowering, op: Op) -> None:
+    axis = cast(int, op.attributes.get("axis", 0))
+    found = {
+        "workgroup_id": lambda: low.at_entry(("id", axis), lambda: low.machine.workgroup(axis)),
+        "grid_size": lambda: low.at_entry(("grid", axis), lambda: low.machine.num_workgroups(axis)),
+        "local_id": low.thread,
+        "local_size": lambda: low.arithmetic.word(low.threads),
+        "subgroup_id": low.subgroup,
+        "num_subgroups": lambda: low.arithmetic.word(low.num_subgroups),
+        "subgroup_lane": low.lane,
+        "subgroup_size": lambda: low.arithmetic.word(low.machine.subgroup_size),
+    }[op.opcode]()
+    low.set(op.result, low.arithmetic.convert(found, low.dtype(op.result)))
+
+
+def _place(low: Lowering, op: Op) -> tuple[SpaceName, Register, DType, int]:
+    """Return space, byte address, element type and the number of operands that addressed it."""
+    memory = low.get(op.operands[0])
+    ops = low.arithmetic
+    if isinstance(memory, Pointer):
+        array, space, base = memory.memory, cast(SpaceName, "global"), memory.address
+    else:
+        block = cast("tuple[SharedType, Register]", memory)
+        array, space, base = block[0], cast(SpaceName, "shared"), block[1]
+    indices = [low.index(v) for v in op.operands[1 : 1 + array.rank]]
+    offset = low.machine.constant(0, low.index_dtype)
+    for index, stride in zip(indices, low.strides(array), strict=True):
+        offset = ops.add(ops.mul(index, stride), offset)
+    moved = ops.mul(ops.convert(offset, base.dtype), array.dtype.itemsize)
+    return space, ops.add(base, moved), array.dtype, 1 + array.rank
+
+
+def _load(low: Lowering, op: Op) -> None:
+    space, address, dtype, used = _place(low, op)
+    given = op.attributes["dtype"]
+    dtype = given if isinstance(given, DType) else dtype
+    count, alignment = cast(int, op.attributes["count"]), cast(int, op.attributes["alignment"])
+    mask = low.scalar(op.operands[used]) if len(op.operands) > used else None
+    if mask is not None:
+        memory = low.get(op.operands[0])
+        origin = memory.address if isinstance(memory, Pointer) else low.arithmetic.word(0)
+        address = low.machine.select(mask, address, origin)
+    found = _elements(low, space, address, dtype, count, alignment)
+    if mask is not None:
+        zero = low.machine.constant(0, dtype)
+        other = low.scalar(op.operands[used + 1]) if len(op.operands) > used + 1 else zero
+        found = [low.machine.select(mask, x, other) for x in found]
+    low.set(op.result, found if isinstance(op.result.type, VectorType) else found[0])
+
+
+def _elements(
+    low: Lowering, space: SpaceName, address: Register, dtype: DType, count: int, alignment: int
+) -> list[Register]:
+    size = dtype.itemsize
+    width = max(1, min(16, max(alignment, size)) // size)
+    while count % width:
+        width //= 2
+    found: list[Register] = []
+    for first in range(0, count, width):
+        if width * size < 4 or dtype.bits >= 32:
+            found += low.machine.load(space, address, first * size, dtype, width) if dtype.bits >= 32 else [
+                low.machine.load(space, address, (first + i) * size, dtype, 1)[0] for i in range(width)
+            ]
+            continue
+        for word in low.machine.load(space, address, first * size, u32, width * size // 4):
+            found += low.arithmetic.unpack(word, dtype)
+    return found
+
+
+def _store(low: Lowering, op: Op) -> None:
+    space, address, _, used = _place(low, op)
+    value = low.get(op.operands[used])
+    values = value if isinstance(value, list) else [cast(Register, value)]
+    alignment = cast(int, op.attributes["alignment"])
+
+    def emit() -> None:
+        found = cast("list[Register]", values)
+        size = found[0].dtype.itemsize
+        width = max(1, min(16, max(alignment, size)) // size)
+        while len(found) % width:
+            width //= 2
+        for first in range(0, len(found), width):
+            part = found[first : first + width]
+            part = low.arithmetic.pack(part) if width * size >= 4 else part
+            low.machine.store(space, address, first * size, part)
+
+    if len(op.operands) > used + 1:
+        low.machine.branch(low.scalar(op.operands[used + 1]), emit)
+    else:
+        emit()
+
+
+def _foreach(low: Lowering, op: Op) -> None:
+    lower, upper = (low.index(v) for v in op.operands[:2])
+    (body,) = op.regions
+    is_workgroup = op.attributes["scope"] == "workgroup"
+    lane = low.thread() if is_workgroup else low.lane()
+    size = low.threads if is_workgroup else low.machine.subgroup_size
+    carried = Carried(low, body.arguments[1:], [low.get(v) for v in op.operands[2:]])
+    start = low.arithmetic.add(lower, low.arithmetic.convert(lane, low.index_dtype))
+    counter = low.machine.variable(start)
+
+    def turn() -> None:
+        index = low.machine.read(counter)
+        carried.assign(low.region(body, [index, *carried.read()]))
+        low.machine.assign(counter, low.arithmetic.add(index, size))
+
+    low.machine.loop(lambda: low.machine.compare("lt", low.machine.read(counter), upper), turn)
+    for value, runtime in zip(op.results, carried.read(), strict=True):
+        low.set(value, runtime)
+
+
+def _subgroup_reduce(low: Lowering, op: Op) -> None:
+    kind = cast(str, op.attributes["kind"])
+    low.set(op.result, _halving(low, low.scalar(op.operands[0]), kind))
+
+
+def _halving(low: Lowering, x: Register, kind: str) -> Register:
+    for number in reversed(range(log2(low.machine.subgroup_size))):
+        x = low.arithmetic.combine(kind, x, low.machine.shuffle_xor(x, 1 << number))
+    return x
+
+
+def _workgroup_reduce(low: Lowering, op: Op) -> None:
+    kind = cast(str, op.attributes["kind"])
+    x = _halving(low, low.scalar(op.operands[0]), kind)
+    if low.num_subgroups == 1:
+        low.set(op.result, x)
+        return
+    start = low.allocate(("partials", x.dtype.name), 4 * low.num_subgroups)
+    base = start
+    low.barrier()
+    mine = low.arithmetic.add(base, low.arithmetic.mul(low.subgroup(), 4))
+    first = low.machine.compare("eq", low.lane(), low.arithmetic.word(0))
+    low.machine.branch(first, lambda: low.machine.store("shared", mine, 0, [x]))
+    low.barrier()
+    total = low.machine.load("shared", base, 0, x.dtype, 1)[0]
+    for number in range(1, low.num_subgroups):
+        part = low.machine.load("shared", base, 4 * number, x.dtype, 1)[0]
+        total = low.arithmetic.combine(kind, total, part)
+    low.set(op.result, total)
+
+
+def _shuffle_xor(low: Lowering, op: Op) -> None:
+    moved = low.machine.shuffle_xor(low.scalar(op.operands[0]), cast(int, op.attributes["lane_mask"]))
+    low.set(op.result, moved)
+
+
+def _barrier(low: Lowering, op: Op) -> None:
+    low.barrier()
+
+
+def _shared_alloc(low: Lowering, op: Op) -> None:
+    found = op.result.type
+    assert isinstance(found, SharedType)
+    total = found.dtype.itemsize
+    for size in found.shape:
+        total *= _constant(size)
+    start = low.allocate(op, total)
+    low.set(op.result, (found, start))
+
+
+def _constant(size: Size) -> int:
+    found = size.constant
+    if found is None:
+        raise UnsupportedError(f"GPU targets need constant shared memory, got extent {size}")
+    return found
+
+
+def _extent(low: Lowering, op: Op) -> None:
+    memory = op.operands[0].type
+    axis = cast(int, op.attributes["axis"])
+    size = memory.shape[axis]  # type: ignore[union-attr]
+    assert isinstance(size, Size)
+    low.set(op.result, low.size(size))
+
+
+def _vector_build(low: Lowering, op: Op) -> None:
+    low.set(op.result, [low.scalar(v) for v in op.operands])
+
+
+def _splat(low: Lowering, op: Op) -> None:
+    low.set(op.result, [low.scalar(op.operands[0])] * cast(int, op.attributes["count"]))
+
+
+def _extract(low: Lowering, op: Op) -> None:
+    found = cast("list[Register]", low.get(op.operands[0]))
+    low.set(op.result, found[cast(int, op.attributes["index"])])
+
+
+def _vector_reduce(low: Lowering, op: Op) -> None:
+    found = cast("list[Register]", low.get(op.operands[0]))
+    total = found[0]
+    for x in found[1:]:
+        total = low.arithmetic.combine(cast(str, op.attributes["kind"]), total, x)
+    low.set(op.result, total)
+
+
+_QUERIES = ("workgroup_id", "grid_size", "local_id", "local_size", "subgroup_id", "num_subgroups",
+            "subgroup_lane", "subgroup_size")  # fmt: skip
+LANE_HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(_QUERIES, _query),
+    "load": _load, "store": _store, "foreach": _foreach, "subgroup_reduce": _subgroup_reduce,
+    "workgroup_reduce": _workgroup_reduce, "subgroup_shuffle_xor": _shuffle_xor,
+    "barrier": _barrier, "shared_alloc": _shared_alloc, "extent": _extent, "splat": _splat,
+    "vector_build": _vector_build, "extract": _extract, "vector_reduce": _vector_reduce,
+    "prefetch": lambda low, op: None,
+}  # fmt: skip

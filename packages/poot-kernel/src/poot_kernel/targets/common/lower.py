@@ -1,0 +1,107 @@
+"""The way from a kernel to a target's code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from poot_core import UnsupportedError
+from poot_kernel.ir.core import KernelFunction, Op
+from poot_kernel.ir.types import ArrayType, ScalarType, TileType
+from poot_kernel.targets.common.control import CONTROL_HANDLERS
+from poot_kernel.targets.common.copies import COPY_HANDLERS, Pointer
+from poot_kernel.targets.common.lanes import LANE_HANDLERS
+from poot_kernel.targets.common.lowering import Handler, Lowering, Products
+from poot_kernel.targets.common.machine import Machine, Register
+from poot_kernel.targets.common.maps import MAP_HANDLERS
+from poot_kernel.targets.common.solve import solve_layouts
+
+__all__ = ["DeviceKernel", "default_threads", "lower_kernel"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceKernel:
+    """A kernel as a device takes it.
+
+    Attributes:
+        name: Entry point.
+        code: Text or bytes: PTX, SPIR-V or LLVM IR.
+        threads: Invocations of a workgroup.
+        shared_bytes: Shared memory to ask for at launch (0 where it is declared in the code).
+        parameters: ``pointer`` or a scalar dtype's name, in order.
+    """
+
+    name: str
+    code: str | bytes
+    threads: int
+    shared_bytes: int
+    parameters: tuple[str, ...]
+
+
+def _mma(low: Lowering, op: Op) -> None:
+    found = low.products.multiply(low, op)
+    solved = low.layouts.get(op.result)
+    low.set(op.result, found if solved is None else found.fragment(low, solved))
+
+
+HANDLERS: dict[str, Handler] = {
+    **LANE_HANDLERS, **COPY_HANDLERS, **MAP_HANDLERS, **CONTROL_HANDLERS, "mma": _mma,
+}  # fmt: skip
+
+
+def default_threads(kernel: KernelFunction, subgroup_size: int) -> int:
+    """Return how many invocations a workgroup gets where the kernel leaves it open.
+
+    A subgroup takes 16 rows, or 32 x 64 of a larger product, up to eight subgroups.
+    """
+    if kernel.workgroup_size is not None:
+        return kernel.workgroup_size
+    accumulators = [op.result.type for op in kernel.body.walk() if op.opcode == "mma"]
+    shapes = [t.shape for t in accumulators if isinstance(t, TileType)]
+    groups = 4
+    if shapes:
+        reduces = any(op.opcode == "reduce" for op in kernel.body.walk())
+        largest = max(m * n for m, n in shapes)
+        rows = max(shape[0] for shape in shapes)
+        groups = max(1, min(8, rows // 16 if reduces else largest // 2048))
+    return groups * subgroup_size
+
+
+def lower_kernel(
+    kernel: KernelFunction, machine: Machine, products: Products, arguments: list[Register],
+    *, threads: int, multiples: Mapping[str, int],
+) -> Lowering:  # fmt: skip
+    """Emit a kernel's body into a machine.
+
+    Args:
+        kernel: A verified kernel.
+        machine: Where code goes; ``arguments`` are its parameters' registers.
+        products: How tiles are multiplied.
+        arguments: One register for each parameter: an address or a scalar.
+        threads: Invocations of a workgroup.
+        multiples: What the caller promises of arguments, see ``Promises``.
+
+    Raises:
+        UnsupportedError: If the kernel uses what GPU targets do not lower yet.
+    """
+    low = Lowering(kernel, machine, products, HANDLERS, threads=threads, multiples=multiples)
+    machine.is_contracted = "contract" in kernel.fastmath
+    machine.is_approximate = "approximate" in kernel.fastmath
+    for value, register in zip(kernel.parameters, arguments, strict=True):
+        if isinstance(value.type, ArrayType):
+            low.set(value, Pointer(register, value.type))
+            continue
+        assert isinstance(value.type, ScalarType)
+        if value.type.dtype.is_integer:
+            with machine.at_entry():
+                low.sizes[value.name] = low.arithmetic.convert(register, low.index_dtype)
+            register = low.sizes[value.name] if value.type.dtype.bits == 64 else register
+        low.set(value, register)
+    low.layouts = solve_layouts(kernel, low)
+    low.region(kernel.body, arguments=[low.get(v) for v in kernel.parameters])
+    if low.shared_bytes > machine.shared_limit:
+        raise UnsupportedError(
+            f"kernel {kernel.name!r} needs {low.shared_bytes} bytes of shared memory, the target "
+            f"has {machine.shared_limit}; use smaller tiles or fewer stages"
+        )
+    return low

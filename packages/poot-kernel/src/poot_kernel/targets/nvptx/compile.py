@@ -1,0 +1,75 @@
+"""Kernel IR to PTX text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from poot_core import DType, u64
+from poot_kernel.ir.core import KernelFunction
+from poot_kernel.ir.types import ArrayType, ScalarType
+from poot_kernel.targets.common.lower import DeviceKernel, default_threads, lower_kernel
+from poot_kernel.targets.common.machine import Register
+from poot_kernel.targets.common.products import FragmentProducts
+from poot_kernel.targets.nvptx.machine import PtxMachine
+
+__all__ = ["compile_ptx"]
+
+PTX_VERSION = "8.4"
+
+
+def compile_ptx(
+    kernel: KernelFunction,
+    *,
+    arch: str = "sm_90a",
+    threads: int | None = None,
+    multiples: Mapping[str, int] | None = None,
+) -> DeviceKernel:
+    """Return a kernel as PTX text.
+
+    Args:
+        kernel: A verified kernel.
+        arch: GPU architecture.
+        threads: Invocations of a workgroup; chosen by the products' shapes without.
+        multiples: What the caller promises of arguments: integer scalars are multiples of these,
+            array addresses are aligned by them in bytes.
+
+    Raises:
+        UnsupportedError: If the kernel uses what GPU targets do not lower yet.
+    """
+    machine = PtxMachine()
+    count = threads or default_threads(kernel, machine.subgroup_size)
+    parameters: list[str] = []
+    arguments: list[Register] = []
+    for number, value in enumerate(kernel.parameters):
+        is_array = isinstance(value.type, ArrayType)
+        assert is_array or isinstance(value.type, ScalarType)
+        dtype: DType = u64 if is_array else value.type.dtype
+        parameters.append(f"\t.param .b{max(32, dtype.bits)} p{number}")
+        with machine.at_entry():
+            kind = "f32" if dtype.name == "f32" else f"b{max(32, dtype.bits)}"
+            found = machine.result(f"ld.param.{kind}", dtype, f"[p{number}]")
+            if is_array:
+                found = machine.result("cvta.to.global.u64", dtype, found)
+        arguments.append(found)
+    low = lower_kernel(
+        kernel, machine, FragmentProducts(), arguments, threads=count, multiples=multiples or {}
+    )
+    lines = [
+        f".version {PTX_VERSION}",
+        f".target {arch}",
+        ".address_size 64",
+        ".extern .shared .align 128 .b8 shared_block[];",
+        f".visible .entry {kernel.name}(",
+        ",\n".join(parameters),
+        f")\n.maxntid {count}, 1, 1\n{{",
+        *machine.declarations(),
+        *machine.entry,
+        *machine.body,
+        "\tret;",
+        "}",
+    ]
+    names = tuple("pointer" if isinstance(v.type, ArrayType) else v.type.dtype.name for v in kernel.parameters)  # type: ignore[union-attr]
+    return DeviceKernel(
+        name=kernel.name, code="\n".join(lines) + "\n", threads=count,
+        shared_bytes=low.shared_bytes, parameters=names,
+    )  # fmt: skip
