@@ -201,6 +201,11 @@ class Lowering:
                 self._memo[key] = emit()
         return self._memo[key]
 
+    def is_from_entry(self, register: Register | None) -> bool:
+        """Whether a value is known at the entry: none, an argument or something made there."""
+        known = (*self.sizes.values(), *self._memo.values())
+        return register is None or register.literal is not None or register in known
+
     def lane(self) -> Register:
         """Return the invocation's lane."""
         size = self.machine.subgroup_size

@@ -103,7 +103,10 @@ class FragmentTile:
         return self.in_shared(low).fragment(low, layout)
 
     def in_shared(self, low: Lowering) -> MemoryTile:
-        """Return a copy in shared memory, ordered for every invocation."""
+        """Return a copy in shared memory, ordered for every invocation.
+
+        NOTE: blocks of one size are shared, so that the copy must be used before the next one.
+        """
         num_bytes = shared_bytes(self.shape, self.dtype)
         start = low.allocate(("scratch", num_bytes), num_bytes)
         tile = shared_tile(self.shape, self.dtype, start)
@@ -172,7 +175,8 @@ class MemoryTile:
                         return part
                     return ops.mul(part, ops.convert(stride.dynamic, self.base.dtype))
 
-                total = ops.add(total, low.at_entry(key, emit))
+                is_early = low.is_from_entry(stride.dynamic)
+                total = ops.add(total, low.at_entry(key, emit) if is_early else emit())
         return total
 
     def _straight(self, slots: tuple[Bit | None, ...]) -> Iterator[tuple[int, int, Bit]]:
