@@ -130,7 +130,7 @@ def test_head_shapes(
         value_dim=value_dim,
         block=block,
     )
-    for tile in (1, 4):
+    for tile in (1, 4) if dim == 64 else (3,):
         np.testing.assert_allclose(case.run(launch, tile), case.wanted(), **CLOSE)
 
 
@@ -142,8 +142,7 @@ def test_head_shapes(
 )  # fmt: skip
 def test_masks_and_score_changes(launch: Launch, options: dict[str, Any]) -> None:
     case = Case([(0, 75), (150, 30), (129, 1)], **options)
-    for tile in (1, 16):
-        np.testing.assert_allclose(case.run(launch, tile), case.wanted(), **CLOSE)
+    np.testing.assert_allclose(case.run(launch, 5), case.wanted(), **CLOSE)
 
 
 @pytest.mark.parametrize("options", [{}, {"window": 40, "sinks": True}, {"split": 128}], ids=str)
@@ -152,7 +151,7 @@ def test_bits_do_not_depend_on_tile_batch_or_chunks(
 ) -> None:
     case = Case([(0, 150), (77, 9), (64, 1)], dtype="f16", **options)
     whole = case.run(launch, 1)
-    for tile in (3, 8, 16):
+    for tile in (3, 16):
         np.testing.assert_array_equal(case.run(launch, tile), whole)
     pieces = [(0, 5), (5, 64), (64, 150), (150, 160)]
     np.testing.assert_array_equal(case.run(launch, 16, pieces), whole)

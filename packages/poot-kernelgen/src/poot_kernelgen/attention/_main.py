@@ -68,6 +68,12 @@ class _Main:
         self.first_token, num_tokens, self.first_key, self.end_key = fields
         self.table_row = self._integer(self.rows, [self.first_token])
         self.split_start = b.mul(b.floordiv(self.first_key, request.split), request.split)
+        if self._is_alone():
+            following = b.minimum(b.add(item, 1), b.sub(b.grid_size(0), 1))
+            self.next_row = self._integer(self.rows, [self._integer(self.work, [following, 0])])
+            self.next_key = self._integer(self.work, [following, 2])
+            next_end = self._integer(self.work, [following, 3])
+            self.next_last_block = b.floordiv(b.sub(next_end, 1), request.key.block_size)
         num_rows = b.mul(num_tokens, k.group)
         with b.for_(0, num_rows, k.chunk) as loop:
             span = self._span(loop.index, num_rows)
@@ -147,16 +153,46 @@ class _Main:
             ]
             starts = [self._block_start(block, dim * tokens) for block in wanted]
             place = b.sub(b.mul(blocks.index, tokens), self.split_start)
+            ahead = self._ahead(wanted)
             with b.foreach(0, tokens // k.key_count) as keys:
                 lane = b.mul(keys.index, k.key_count)
                 zero = self._splat(b.constant(0.0), k.key_count)
                 with b.for_(0, dim, 1, [zero] * (k.chunk * k.key_blocks), unroll=4) as dims:
                     offset = b.add(b.mul(dims.index, tokens), lane)
+                    for start in ahead:  # a share of the block with each step
+                        share = tokens * self.request.value.head_dim // dim
+                        b.prefetch(self.values, b.add(start, b.mul(dims.index, share)))
                     dims.yield_(*self._score_step(starts, offset, dims.index, dims.carried))
                 for step in range(k.key_blocks):
                     at = b.add(b.add(place, step * tokens), lane)
                     for row in range(k.chunk):
                         b.store(self.scores, [row, at], dims.results[step * k.chunk + row])
+
+    def _is_alone(self) -> bool:
+        """Whether an item is one chunk, which reads its keys and values once, from far away."""
+        return self.request.query_tile * self.k.group <= self.k.chunk
+
+    def _ahead(self, wanted: list[Value]) -> list[Value]:
+        """Return where the values of blocks lie, to be fetched while their scores are computed."""
+        if not self._is_alone():
+            return []
+        value = self.request.value
+        return [self._block_start(block, value.block_size * value.head_dim) for block in wanted]
+
+    def _fetch_next_keys(self, key: Value) -> None:
+        """Fetch keys of the next item while the values of this one are summed."""
+        b, layout = self.b, self.request.key
+        if not self._is_alone():
+            return
+        tokens, dim = layout.block_size, layout.head_dim
+        place = b.add(self.next_key, b.sub(key, self.first_key))
+        block = b.minimum(b.floordiv(place, tokens), self.next_last_block)
+        found = self._integer(self.tables, [self.next_row, block])
+        start = b.mul(b.add(b.mul(found, layout.num_kv_heads), self.kv_head), dim * tokens)
+        start = b.add(start, b.mul(b.mod(place, tokens), dim))
+        line = 64 // dtype_by_name(layout.dtype).itemsize
+        for step in range(0, dim, line):
+            b.prefetch(self.keys, b.add(start, step))
 
     def _score_step(
         self, starts: list[Value], offset: Value, dim: Value, sums: list[Value]
@@ -234,6 +270,7 @@ class _Main:
                 start = b.add(start, b.mul(b.mod(keys.index, tokens), dim))
                 value = self._widen(b.load(self.values, b.add(start, lane), count=k.value_count))
                 at = b.sub(keys.index, self.split_start)
+                self._fetch_next_keys(keys.index)
                 weights = [b.load(self.scores, [row, at]) for row in range(k.chunk)]
                 keys.yield_(*(
                     b.fma(self._splat(weight, k.value_count), value, total)
@@ -254,13 +291,17 @@ class _Main:
         ends = b.minimum(self.end_key, b.add(position, 1))
         largest, total = b.load(self.sums, [index, 0]), b.load(self.sums, [index, 1])
         first, last = b.floordiv(lowest, split), b.floordiv(position, split)
-        with b.if_(b.compare("lt", begins, ends)) as used, used.then():
-            with b.if_(b.compare("eq", first, last)) as whole:
-                with whole.then():
-                    self._store_result(index, token, head, largest, total)
-                with whole.otherwise():
-                    part = b.sub(b.floordiv(begins, split), first)
-                    self._store_partial(index, token, head, part, largest, total)
+        is_whole = b.compare("eq", first, last)
+        with (
+            b.if_(b.compare("lt", begins, ends)) as used,
+            used.then(),
+            b.if_(is_whole) as whole,
+        ):
+            with whole.then():
+                self._store_result(index, token, head, largest, total)
+            with whole.otherwise():
+                part = b.sub(b.floordiv(begins, split), first)
+                self._store_partial(index, token, head, part, largest, total)
 
     def _store_result(
         self, index: Value, token: Value, head: Value, largest: Value, total: Value

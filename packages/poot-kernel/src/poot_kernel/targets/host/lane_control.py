@@ -22,7 +22,6 @@ class _Varies(Exception):
 
 def _attempt(ctx: LaneContext, kinds: list[bool], lower: Callable[[list[bool]], None]) -> None:
     """Lower a loop, taking more carried values as varying until it fits."""
-
     while True:
         mark, held, mask = ctx.w.mark(), dict(ctx.held), ctx.mask
         try:
@@ -34,7 +33,10 @@ def _attempt(ctx: LaneContext, kinds: list[bool], lower: Callable[[list[bool]], 
             kinds[found.index] = True
 
 
-def _names(ctx: LaneContext, values: Sequence[Held], like: Sequence[Value], kinds: list[bool]) -> list[str]:  # fmt: skip
+def _names(
+    ctx: LaneContext, values: Sequence[Held], like: Sequence[Value], kinds: list[bool]
+) -> list[str]:
+    """Return registers of the wanted kinds; raises _Varies where a value does not fit."""
     result: list[str] = []
     for index, (held, value, varying) in enumerate(zip(values, like, kinds, strict=True)):
         if varying:
@@ -46,7 +48,9 @@ def _names(ctx: LaneContext, values: Sequence[Held], like: Sequence[Value], kind
     return result
 
 
-def _set_all(ctx: LaneContext, values: Sequence[Value], names: list[str], kinds: list[bool]) -> None:  # fmt: skip
+def _set_all(
+    ctx: LaneContext, values: Sequence[Value], names: list[str], kinds: list[bool]
+) -> None:
     for value, name, varying in zip(values, names, kinds, strict=True):
         ctx.set(value, name, varying=varying)
 

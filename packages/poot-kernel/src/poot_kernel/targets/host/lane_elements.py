@@ -243,10 +243,10 @@ def _convert(ctx: LaneContext, op: Op) -> None:
     if source is dtype:
         ctx.held[op.result] = held
         return
-    if held.literal is not None and held.kind == "uniform" and source.is_integer:
-        if dtype.is_float or dtype.name == "i64":
-            ctx.held[op.result] = ctx.literal(held.literal, dtype)
-            return
+    is_known = held.literal is not None and held.kind == "uniform" and source.is_integer
+    if held.literal is not None and is_known and (dtype.is_float or dtype.name == "i64"):
+        ctx.held[op.result] = ctx.literal(held.literal, dtype)
+        return
     if held.kind == "affine" and dtype.name in {"i32", "u32", "f32"}:
         narrow = ctx.index_vector(held, "i32")
         if dtype is f32:
