@@ -1,4 +1,4 @@
-"""A tiny checkpoint through loader, family, oracle and driver, against transformers in f32.
+"""A tiny checkpoint through loader, family, engine and driver, against transformers in f32.
 
 ``data/llama`` holds random weights, one prompt with logits, and 24 greedy ids with margins.
 """
@@ -20,9 +20,9 @@ TOLERANCE = 2e-4 * EXPECTED["logits_rms"]  # of f32 sums in another order
 CLEAR = 1e-3  # a margin below this may go either way
 
 
-@pytest.fixture(scope="module")
-def llm():
-    with LLM(CHECKPOINT, backend="oracle", precision="f32") as llm:
+@pytest.fixture(scope="module", params=["oracle", "cpu"])
+def llm(request):
+    with LLM(CHECKPOINT, backend=request.param, precision="f32") as llm:
         yield llm
 
 

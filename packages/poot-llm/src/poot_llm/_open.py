@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = [
     "OpenOptions",
     "OpenedModel",
+    "bytes_per_token",
+    "end_token_ids",
     "engine_options",
     "open_model",
     "read_model",

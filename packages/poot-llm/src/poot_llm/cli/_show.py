@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from poot_core import Settings
-from poot_llm._open import OpenOptions, bytes_per_token, engine_options, read_model
+from poot_llm._open import OpenOptions, bytes_per_token, end_token_ids, engine_options, read_model
 from poot_llm._open_text import read_tokenizer
 from poot_llm.cli._print import print_json, print_pairs, sizes
 
@@ -62,7 +62,7 @@ def describe(path: str, context: int | None) -> dict[str, Any]:
             "context": options.context_tokens,
             "tensor_types": dict(Counter(info.dtype.name for info in infos).most_common()),
             "tokenizer": None if tokenizer is None else tokenizer.vocab_size,
-            "eos_token_ids": sorted(model.eos_token_ids),
+            "eos_token_ids": sorted(end_token_ids(checkpoint, model, tokenizer)),
             "chat_template": checkpoint.chat_template,
             "memory": {
                 "weight_bytes": sum(info.nbytes for info in infos),
