@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tiny_decoder import OPTIONS, make
 
-from poot_core import L, PootError, T, Target, UnsupportedError, f32, i32
+from poot_core import L, PootError, T, Target, UnsupportedError, VerifyError, f32, i32
 from poot_executor import trace_options
 from poot_executor._codec import decode, encode
 from poot_executor._compile import PlanOptions, compile_graph, pipeline
+from poot_executor._verify import verify_planned
 from poot_executor._weights import Matrix
 from poot_executor.passes import choose_activation
 from poot_graph_ir import Builder, ops
@@ -22,7 +25,7 @@ def planned(precision="f32", repeat_layers=True, target=TARGET, **choices):
     graph = make(**choices).trace(trace_options(OPTIONS))
     options = PlanOptions(
         precision=precision, max_tokens=64, max_logits=64, context_tokens=64,
-        repeat_layers=repeat_layers,
+        repeat_layers=repeat_layers, check=True,
     )  # fmt: skip
     return compile_graph(graph, target, options)
 
@@ -174,6 +177,16 @@ def test_passes_print_as_what_they_do():
     names = [repr(each).partition("(")[0] for each in pipeline(TARGET, PlanOptions())]
     assert names[0] == "InlineRegions"
     assert "PairGates" in names
+
+
+def test_the_verifier_names_the_pass_and_the_equation():
+    graph = make().trace(trace_options(OPTIONS))
+    broken = replace(graph, equations=graph.equations[1:])
+    with pytest.raises(VerifyError, match=r"after Drop: \w+ of .* reads %\d+, which nothing"):
+        verify_planned(broken, "Drop")
+    twice = replace(graph, equations=(graph.equations[0], *graph.equations))
+    with pytest.raises(VerifyError, match="a second time"):
+        verify_planned(twice, "Twice")
 
 
 # --- refusals ---

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny_decoder import OPTIONS, make, some_rows, step_of
 
-from poot_core import Settings
+from poot_core import DeviceError, Settings, SettingsError, ShapeError
 from poot_executor import open_engine
 
 # Both compute in f32; sums associate differently. Relative to the root mean square of the logits.
@@ -99,6 +99,69 @@ def test_a_row_gets_the_same_bits_alone_and_among_others(precision):
         assert len(shared) >= 2
         for done, bits in shared:
             np.testing.assert_array_equal(found[done], bits)
+
+
+def test_a_step_may_want_no_logits():
+    model = make(formats=("Q8_0",))
+    engine, whole = (opened(model, "reference", precision="auto") for _ in range(2))
+    row, again = some_rows()[0], some_rows()[0]
+    step = step_of([row], [9])
+    engine.forward(replace(step, logit_positions=step.logit_positions[:0]))
+    assert engine.logits().shape == (0, 320)
+    assert engine.greedy().shape == (0,)
+    engine.forward(step_of([row], [4]))
+    whole.forward(step_of([again], [13]))
+    np.testing.assert_array_equal(engine.logits(), whole.logits())
+
+
+def test_pages_are_dropped_behind_what_is_laid_out():
+    model = make()
+    opened(model, "reference").close()
+    matrices = {name for name, array in model.weights.stored.items() if array.ndim == 2}
+    assert set(model.weights.released) == matrices
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"block_tables": np.full((1, 8), 24, np.int32)}, "block outside of 0..23"),
+        ({"positions": np.full(3, -1, np.int32)}, "position lies outside"),
+        ({"token_ids": np.zeros(0, np.int32)}, "does not fit an engine"),
+        ({"token_ids": np.zeros(65, np.int32)}, "does not fit an engine"),
+    ],
+)
+def test_a_step_that_does_not_fit_is_refused(change, message):
+    engine = opened(make(), "reference")
+    with pytest.raises(ShapeError, match=message):
+        engine.forward(replace(step_of(some_rows()[:1], [3]), **change))
+
+
+def test_a_closed_engine_says_so():
+    engine = opened(make(), "reference")
+    engine.close()
+    engine.close()
+    with pytest.raises(DeviceError, match="closed"):
+        engine.forward(step_of(some_rows()[:1], [3]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"precision": "f16"}, "must be 'auto' or 'f32'"),
+        ({"num_blocks": 0}, "num_blocks is 0"),
+        ({"max_step_tokens": 2}, "less than the 4 sequences"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(change, message):
+    with pytest.raises(SettingsError, match=message):
+        opened(make(), "reference", **change)
+
+
+def test_an_unknown_backend_names_those_that_there_are():
+    with pytest.raises(
+        DeviceError, match=r"no backend 'tpu' is installed; there are auto, .*oracle"
+    ):
+        opened(make(), "tpu")
 
 
 def test_tokens_out_of_range_are_told_by_row():

@@ -13,6 +13,7 @@ from poot_executor._planned import Operand, PlannedLaunch, Temp
 from poot_executor._program import AttentionClass, Program, ProgramLaunch, State
 from poot_executor._rewrite import extents
 from poot_executor._schedule import Schedule, ScheduleOptions, schedule
+from poot_executor._verify import verify_planned
 from poot_executor._weights import Matrix
 from poot_executor.passes import (
     AbsorbEpilogues,
@@ -51,6 +52,7 @@ class PlanOptions:
         layout: Returns the device layout of a stored type.
         query_tiles: Tokens of an attention work item: of a decode step, of any other.
         repeat_layers: Whether equal layers are planned once.
+        check: Whether the graph is verified after each pass.
     """
 
     precision: str = "auto"
@@ -60,6 +62,7 @@ class PlanOptions:
     layout: Callable[[str], WeightLayout] = field(default=_plain_layout)
     query_tiles: tuple[int, int] = (1, 8)
     repeat_layers: bool = True
+    check: bool = False
 
     @property
     def split(self) -> int:
@@ -92,10 +95,12 @@ def pipeline(target: Target, options: PlanOptions) -> tuple[Pass, ...]:
     )
 
 
-def rewrite(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
-    """Return the graph after all passes."""
+def rewrite(graph: Graph, passes: tuple[Pass, ...], *, check: bool = False) -> Graph:
+    """Return the graph after all passes, each verified if ``check``."""
     for each in passes:
         graph = each(graph)
+        if check:
+            verify_planned(graph, repr(each))
     return graph
 
 
@@ -117,10 +122,10 @@ def compile_graph(graph: Graph, target: Target, options: PlanOptions | None = No
     planned, launches = None, None
     if options.repeat_layers:
         short, runs = collapse(graph)
-        planned = _schedule(rewrite(short, passes), options)
+        planned = _schedule(rewrite(short, passes, check=options.check), options)
         launches = expand(planned.launches, planned.temps, runs)
     if planned is None or launches is None:
-        planned = _schedule(rewrite(graph, passes), options)
+        planned = _schedule(rewrite(graph, passes, check=options.check), options)
         launches = planned.launches
     return _program(graph, target, options, planned, launches)
 

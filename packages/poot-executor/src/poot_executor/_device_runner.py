@@ -77,7 +77,7 @@ class DeviceRunner:
         }
         self._small, small_offsets = load_small(device, program, weights)
         self._vector_offsets, self._constant_offsets = small_offsets
-        self._matrices = load_matrices(device, program, table, self._kernels, weights)
+        self._pools, self._matrices = load_matrices(device, program, table, self._kernels, weights)
         self.weight_bytes = sum(table.matrix_bytes) + self._small.nbytes
         self.state_bytes = sum(buffer.nbytes for buffer in self._states.values())
         self._arena_view = device.view(self._arena)
@@ -142,7 +142,7 @@ class DeviceRunner:
 
     def close(self) -> None:
         """Give all memory back and close the device."""
-        buffers = (self._arena, self._small, *self._states.values(), *self._matrices)
+        buffers = (self._arena, self._small, *self._states.values(), *self._pools)
         for buffer in buffers:
             buffer.free()
         self._host.close()
@@ -179,7 +179,7 @@ class DeviceRunner:
         if kind == "temp":
             return BufferArgument(self._arena, self.program.offsets[index])
         if kind == "matrix":
-            return BufferArgument(self._matrices[index])
+            return self._matrices[index]
         offsets = self._vector_offsets if kind == "vector" else self._constant_offsets
         return BufferArgument(self._small, offsets[index])
 

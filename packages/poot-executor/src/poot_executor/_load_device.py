@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from poot_executor._weights import Matrix
 __all__ = ["load_matrices", "load_small"]
 
 _ALIGNMENT = 64
+_POOL_BYTES = 256 << 20  # some drivers bind no more than this at once
 Kernels = Mapping[tuple[int, str], tuple[KernelHandle, KernelRecord]]
 
 
@@ -35,26 +36,53 @@ def load_matrices(
     table: KernelTable,
     kernels: Kernels,
     weights: WeightSource,
-) -> list[Buffer]:
-    """Return the buffer of each matrix, packed by compiled code."""
+) -> tuple[list[Buffer], list[BufferArgument]]:
+    """Pack all matrices by compiled code, in the order in which a step reads them.
+
+    Returns:
+        The pools that hold them, and where each matrix lies.
+    """
     layouts = list(dict.fromkeys(program.layouts))
     packers = dict(zip(layouts, table.packers, strict=True))
-    buffers: list[Buffer] = []
-    for matrix, layout, nbytes in zip(
-        program.matrices, program.layouts, table.matrix_bytes, strict=True
-    ):
-        handle, record = kernels[packers[layout], "main"]
-        buffer = device.allocate(nbytes, str(matrix))
-        _pack(device, matrix, layout.interleave, buffer, (handle, record), weights)
-        buffers.append(buffer)
-    return buffers
+    pools, places = _allocate(device, table.matrix_bytes)
+    for matrix, layout, place in zip(program.matrices, program.layouts, places, strict=True):
+        kernel = kernels[packers[layout], "main"]
+        _pack(device, matrix, layout.interleave, place, kernel, weights)
+    return pools, places
+
+
+def _allocate(device: Device, sizes: Sequence[int]) -> tuple[list[Buffer], list[BufferArgument]]:
+    """Return pools for matrices and the place of each: small ones share pages of a large pool."""
+    groups: list[list[int]] = [[]]
+    filled = 0
+    for index, size in enumerate(sizes):
+        if filled and filled + size > _POOL_BYTES:
+            groups.append([])
+            filled = 0
+        groups[-1].append(index)
+        filled += _aligned(size)
+    pools: list[Buffer] = []
+    places: list[BufferArgument] = []
+    for number, group in enumerate(groups):
+        total = sum(_aligned(sizes[index]) for index in group)
+        pool = device.allocate(max(total, _ALIGNMENT), f"weights {number}")
+        pools.append(pool)
+        offset = 0
+        for index in group:
+            places.append(BufferArgument(pool, offset))
+            offset += _aligned(sizes[index])
+    return pools, places
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def _pack(
     device: Device,
     matrix: Matrix,
     interleave: int,
-    target: Buffer,
+    target: BufferArgument,
     kernel: tuple[KernelHandle, KernelRecord],
     weights: WeightSource,
 ) -> None:
@@ -65,12 +93,11 @@ def _pack(
     for number, part in enumerate(matrix.parts):
         rows = stored_rows(weights, matrix, part)
         first, step = (number, 2) if matrix.gated else (group, 1)
-        values = (part.num_rows, matrix.k, first, step)
         group += -(-part.num_rows // interleave)
         arguments = [
             BufferArgument(_source(device, rows, part.name)),
-            BufferArgument(target),
-            *(ScalarArgument(value, i64) for value in values),
+            target,
+            *(ScalarArgument(value, i64) for value in (part.num_rows, matrix.k, first, step)),
         ]
         launches.append(kernel_launch(handle, record, arguments, part.name))
     device.run(device.prepare(launches), {})
@@ -100,7 +127,7 @@ def load_small(
     total = 0
     for array in arrays:
         offsets.append(total)
-        total += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        total += _aligned(array.nbytes)
     packed = np.zeros(max(total, _ALIGNMENT), np.uint8)
     for array, offset in zip(arrays, offsets, strict=True):
         packed[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)

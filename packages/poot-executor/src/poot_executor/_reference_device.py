@@ -39,11 +39,11 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(slots=True)
 class _Buffer:
-    """Host memory, and matrices that were decoded from it."""
+    """Host memory, and matrices that were decoded from it by where they start."""
 
     data: Bytes
     label: str
-    decoded: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    decoded: dict[int, dict[Any, Any]] = field(default_factory=dict[int, dict[Any, Any]])
 
     @property
     def nbytes(self) -> int:
@@ -166,8 +166,8 @@ def _data(buffer: Buffer) -> Bytes:
 def _value(argument: Argument, sizes: Mapping[str, int]) -> Memory | int | float:
     if isinstance(argument, BufferArgument):
         assert isinstance(argument.buffer, _Buffer)
-        data, decoded = argument.buffer.data, argument.buffer.decoded
-        return Memory(data[argument.offset :], decoded)
+        decoded = argument.buffer.decoded.setdefault(argument.offset, {})
+        return Memory(argument.buffer.data[argument.offset :], decoded)
     if isinstance(argument, SymbolArgument):
         return sizes[argument.symbol]
     assert isinstance(argument, ScalarArgument)

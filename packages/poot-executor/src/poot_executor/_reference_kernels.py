@@ -38,7 +38,7 @@ class Memory:
 
     Attributes:
         data: Bytes.
-        decoded: Matrices decoded from this buffer, by what they were decoded as.
+        decoded: Matrices decoded from here, by what they were decoded as.
     """
 
     data: NDArray[np.uint8]

@@ -104,7 +104,10 @@ class FormEmbeddings:
         links, fresh = Links(graph), fresh_values(graph)
         equations: list[Equation] = []
         mapping: dict[int, Value] = {}
+        gone: set[int] = set()
         for equation in graph.equations:
+            if equation.outputs[0].id in gone:
+                continue
             table = equation.inputs[0] if equation.op == "gather" else None
             if (
                 table is None
@@ -116,7 +119,8 @@ class FormEmbeddings:
                 equations.append(equation)
                 continue
             n, k = extents(table)
-            decoded, scale = _decoded(equation, links)
+            decoded, scale, chain = _decoded(equation, links)
+            gone.update(chain)
             matrix = Matrix(table.dtype.name, k, (MatrixPart(table.name, 0, n),))
             result = fresh(TensorType(equation.output.shape, f32))
             attributes: dict[str, Any] = {"matrix": matrix, "scale": scale}
@@ -130,9 +134,10 @@ class FormEmbeddings:
         return substitute(graph, equations, mapping) if mapping else graph
 
 
-def _decoded(equation: Equation, links: Links) -> tuple[Value, float]:
-    """Return the f32 value that a table read ends in, and the factor applied to it."""
+def _decoded(equation: Equation, links: Links) -> tuple[Value, float, list[int]]:
+    """Return the f32 value that a table read ends in, the factor applied to it, and what is used up."""
     value, scale = equation.output, 1.0
+    chain: list[int] = []
     while links.is_used_once(value):
         (user,) = links.users_of(value)
         if value.dtype is not f32:
@@ -147,4 +152,5 @@ def _decoded(equation: Equation, links: Links) -> tuple[Value, float]:
         else:
             break
         value = user.output
-    return value, scale
+        chain.append(value.id)
+    return value, scale, chain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,8 @@ def _aligned(operands: list[Array]) -> list[Array]:
 def _reduce(op: str, x: Array, axes: tuple[int, ...]) -> Array:
     kept = [axis for axis in range(x.ndim - 1) if axis not in axes]
     moved = np.ascontiguousarray(x.transpose(0, *(a + 1 for a in kept), *(a + 1 for a in axes)))
-    flat = moved.reshape(len(x), *(x.shape[axis + 1] for axis in kept), -1)
+    reduced = prod(x.shape[axis + 1] for axis in axes)
+    flat = moved.reshape(len(x), *(x.shape[axis + 1] for axis in kept), reduced)
     return np.asarray(_REDUCE[op](flat, axis=-1))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -78,11 +79,15 @@ def _store(
     if output.kind == "plain":
         return full
     if output.kind == "i8":
-        return quantise_activation(full.reshape(rows, -1))
+        return quantise_activation(_flat(full))
     if output.kind == "bf16":
-        return round_to_bf16(full.reshape(rows, -1))
+        return round_to_bf16(_flat(full))
     assert output.layout is not None
     assert output.slot_input is not None
     slots = values[output.slot_input].reshape(-1).astype(np.int64)
     kv_write(output.layout, pools[index], full, slots, flags)
     return None
+
+
+def _flat(x: Array) -> Array:
+    return x.reshape(len(x), prod(x.shape[1:]))
