@@ -61,6 +61,7 @@ class SplitHalves:
                     del mapping[cut.output.id]
             else:
                 split[equation.output.id] = products
+                split.update({cut.output.id: [] for cut in halves})
         return substitute(graph, _replaced(graph, split), mapping) if split else graph
 
     def _halves(self, equation: Equation, links: Links) -> list[Equation] | None:

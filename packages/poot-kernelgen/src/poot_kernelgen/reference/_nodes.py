@@ -100,7 +100,8 @@ def evaluate_node(node: RowNode, operands: list[Array], rows: int) -> Array:
 
 def _aligned(operands: list[Array]) -> list[Array]:
     # Every loop then sees the same contiguous operands whether or not a value is shared by the rows.
-    rows = max(len(x) for x in operands)
+    lengths = {len(x) for x in operands}
+    rows = max(lengths) if lengths != {0, 1} else 0
     return [np.ascontiguousarray(np.broadcast_to(x, (rows, *x.shape[1:]))) for x in operands]
 
 
