@@ -113,7 +113,7 @@ class StepReader:
             return self._half(b.add(start, 2 * ROWS * group))
         whole = self._half(b.add(header, 2 * ROWS))
         small = self._copy(b.add(start, ROWS * group), "N", u8, 1)
-        return b.map(lambda d, m: b.neg(b.mul(d, b.convert(m, f32))), whole, small)
+        return b.map(lambda d, m: b.unary("neg", b.mul(d, b.convert(m, f32))), whole, small)
 
     # ---- codes
 

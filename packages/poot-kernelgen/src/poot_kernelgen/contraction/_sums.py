@@ -55,7 +55,7 @@ def byte_operand(b: IRBuilder, codec: Codec, step: Step) -> ByteOperand:
         part = _rows_of(b, signed, codec.group * g, codec.group)
         zero = b.tile_zeros((1, part.type.shape[1]), i32)  # pyright: ignore[reportAttributeAccessIssue]
         total = b.mma(full, part, zero, signature="exact")
-        corrections.append(b.map(b.neg, total))
+        corrections.append(b.map(lambda v: b.unary("neg", v), total))
     return ByteOperand(signed, step.scales, step.mins, corrections)
 
 

@@ -50,6 +50,9 @@ def compile_kernels(
             ir=functools.partial(lower_host, function, target),
             target=target,
             entries=(function.name,),
+            # Tile kernels come out as the instructions that are meant: the expensive passes of
+            # higher levels find nothing, double the time, and one has been seen not to end.
+            opt_level=1 if function.level == "tile" else 3,
             identity=f"{structural_hash(function)} {_generator()}",
         )
         for function in functions
