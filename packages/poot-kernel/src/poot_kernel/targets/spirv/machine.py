@@ -42,6 +42,7 @@ class SpirvMachine(AtomMachine):
         self.u64 = m.type("TypeInt", 64, 0)
         self.quad = m.type("TypeVector", self.u32, _SHARED_WORDS)
         self.types: dict[str, int] = {}
+        self._dtypes: dict[str, DType] = {}
         self.interface: list[int] = []
         self.extended = m.fresh()
         self.shared = m.fresh()
@@ -358,8 +359,6 @@ class SpirvMachine(AtomMachine):
         self._dtypes[str(found)] = initial.dtype
         self.module.emit("Store", found, int(initial.code))
         return str(found)
-
-    _dtypes: dict[str, DType] = {}
 
     def read(self, variable: str) -> Register:
         """Return the variable's value."""
