@@ -13,6 +13,8 @@ import os
 import signal
 import struct
 import sys
+import threading
+import time
 from typing import Any, BinaryIO
 
 # What LLVM's expansion of wide copies and fills calls; linked in when an object needs them. The
@@ -152,7 +154,15 @@ class _Compiler:
         return data
 
 
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone: LLVM may never come back to read the closed pipe."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
 def _main() -> None:
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it closes the pipe
     try:
         import resource
