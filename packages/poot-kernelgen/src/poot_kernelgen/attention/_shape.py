@@ -72,7 +72,7 @@ def choose_blocking(request: AttendRequest, target: Target) -> Blocking:
         value_count=value_count,
         # The last blocks of a group may lie past the split; an odd number of cache lines keeps rows
         # out of each other's cache sets.
-        stride=request.split + key_blocks * key.block_size + 16,
+        stride=(-(-(request.split + key_blocks * key.block_size) // 16) | 1) * 16,
     )
 
 
