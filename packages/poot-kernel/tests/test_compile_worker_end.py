@@ -5,19 +5,29 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-PARENT = """
-import subprocess, sys, time
-child = subprocess.Popen(
-    [sys.executable, "-c", "import threading, os, time;"
-     "from poot_kernel.compile._worker import _end_with;"
-     "threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start();"
-     "time.sleep(60)"])
-print(child.pid, flush=True)
+CHILD = """
+import os, threading, time
+from poot_kernel.compile._worker import _end_with
+threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 time.sleep(60)
 """
+PARENT = f"""
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", {CHILD!r}]).pid, flush=True)
+time.sleep(60)
+"""
+
+
+def runs(process_id: int) -> bool:
+    try:
+        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"  # whoever inherits it may be slow to collect it
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
@@ -25,10 +35,12 @@ def test_a_busy_worker_ends_with_its_parent() -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
+    time.sleep(1.0)
+    assert runs(child)
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
     deadline = time.monotonic() + 20
-    while os.path.exists(f"/proc/{child}"):
+    while runs(child):
         assert time.monotonic() < deadline, "the worker outlived its parent"
         time.sleep(0.1)
