@@ -296,7 +296,7 @@ def _subgroup_vote(machine: Machine, op: Op) -> Sequence[Any]:
     active = _by_subgroup(machine, machine.mask)
     is_any = op.attributes["kind"] == "any"
     found = (votes & active).any(1) if is_any else (votes | ~active).all(1)
-    return (found[machine.subgroup],)
+    return (np.asarray(found)[machine.subgroup],)
 
 
 def _workgroup_reduce(machine: Machine, op: Op) -> Sequence[Any]:

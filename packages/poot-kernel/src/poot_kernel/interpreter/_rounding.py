@@ -39,6 +39,7 @@ def _to_odd_f32(x: Array) -> Array:
     return np.where(inexact, bits + away, bits).astype(np.int32).view(np.float32)
 
 
+@np.errstate(all="ignore")
 def narrow(x: Array, dtype: DType) -> Array:
     """Return f64 values in a float dtype, rounded once to nearest even."""
     if dtype in {f64, f32, f16}:
@@ -47,6 +48,7 @@ def narrow(x: Array, dtype: DType) -> Array:
     return _to_odd_f32(np.asarray(x, np.float64)).astype(dtype.numpy)
 
 
+@np.errstate(all="ignore")
 def fused_multiply_add(a: Array, b: Array, c: Array, dtype: DType) -> Array:
     """Return a * b + c of one float dtype, rounded once."""
     if dtype is f64:

@@ -136,12 +136,11 @@ def _by_name(
 ) -> dict[str, Any]:
     names = [parameter.name for parameter in kernel.parameters]
     if isinstance(arguments, Mapping):
-        named = cast("Mapping[str, Any]", arguments)
-        if set(named) != set(names):
+        if set(arguments) != set(names):
             raise ShapeError(
-                f"kernel {kernel.name!r} takes {names}, got {sorted(named)}: name each parameter"
+                f"kernel {kernel.name!r} takes {names}, got {sorted(arguments)}: name each parameter"
             )
-        return dict(named)
+        return dict(arguments)
     if len(arguments) != len(names):
         raise ShapeError(
             f"kernel {kernel.name!r} takes {len(names)} arguments {names}, got {len(arguments)}"

@@ -33,6 +33,11 @@ _BUILTINS: dict[object, Intrinsic] = {
     builtins.map: intrinsics.map,
     ceildiv: intrinsics.ceildiv,
 }
+# Python's own functions that move values about without looking at them.
+_CONTAINERS: frozenset[object] = frozenset(
+    {builtins.len, builtins.list, builtins.tuple, builtins.enumerate, builtins.zip,
+     builtins.reversed}
+)  # fmt: skip
 _DEPTH_LIMIT = 64
 
 
@@ -93,7 +98,11 @@ class CallImporter(ImporterCore):
                 self.refuse(node, f"cannot make {self.describe(item)} a {dtype.name}")
             literal = item if dtype.kind == "bool" or dtype.is_float else int(item)
             return self.b.constant(literal, dtype)
-        return self.element(node, lambda x: self.b.convert(x, dtype), item)
+
+        def emit(x: Value) -> Value:
+            return self.b.convert(x, dtype)
+
+        return self.element(node, emit, item)
 
     def _intrinsic(
         self,
@@ -117,12 +126,8 @@ class CallImporter(ImporterCore):
         *,
         is_runtime: bool,
     ) -> object:
-        name = getattr(function, "__name__", repr(function))
-        if function is builtins.len and len(positional) == 1:
-            if isinstance(positional[0], tuple | list):
-                return len(cast("list[object]", positional[0]))
-        elif is_runtime and function not in {builtins.list, builtins.tuple, builtins.enumerate,
-                                             builtins.zip, builtins.reversed}:  # fmt: skip
+        name = str(getattr(function, "__name__", repr(function)))
+        if is_runtime and function not in _CONTAINERS:
             hint = "mark it @inline to import its body"
             if function in {builtins.float, builtins.int, builtins.bool}:
                 hint = "convert with a dtype, as in f32(x) or i32(x)"

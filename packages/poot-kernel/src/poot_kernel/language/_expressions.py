@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
@@ -28,6 +29,12 @@ _BINARY: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.BitXor: ("xor", operator.xor),
     ast.LShift: ("shl", operator.lshift),
     ast.RShift: ("shr", operator.rshift),
+}
+_UNARY: dict[type[ast.unaryop], tuple[str, Callable[[Any], Any]]] = {
+    ast.USub: ("neg", operator.neg),
+    ast.Not: ("not", operator.not_),
+    ast.Invert: ("not", operator.invert),
+    ast.UAdd: ("", operator.pos),
 }
 _COMPARE: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Eq: ("eq", operator.eq),
@@ -105,7 +112,7 @@ class ExpressionImporter(CallImporter):
                 return Closure(node, self.frame)
             case _:
                 kind = type(node).__name__
-                self.refuse(node, f"kernels have no {_FORMS.get(kind, kind)}")
+                raise self.frame.source.refuse(node, f"kernels have no {_FORMS.get(kind, kind)}")
 
     def _items(self, items: Sequence[ast.expr]) -> list[object]:
         found: list[object] = []
@@ -172,7 +179,7 @@ class ExpressionImporter(CallImporter):
             return fold(a, b)
         if not opcode:
             self.refuse(node, "values have no operator @: write mma(a, b, acc)")
-        return self.element(node, lambda x, y: self._binary(opcode, x, y), a, b)
+        return self.element(node, functools.partial(self._binary, opcode), a, b)
 
     def _binary(self, opcode: str, a: Any, b: Any) -> Value:
         kinds = {_dtype(x) for x in (a, b) if isinstance(x, Value)}
@@ -190,17 +197,14 @@ class ExpressionImporter(CallImporter):
             raise self.frame.source.refuse(node, f"fails at import time: {error}") from error
 
     def _unary(self, node: ast.expr, op: ast.unaryop, item: object) -> object:
-        opcode, fold = {
-            ast.USub: ("neg", operator.neg), ast.Not: ("not", operator.not_),
-            ast.Invert: ("not", operator.invert), ast.UAdd: ("", operator.pos),
-        }[type(op)]  # fmt: skip
+        opcode, fold = _UNARY[type(op)]
         if not has_runtime(item):
             return self._fold(node, fold, item)
         if not opcode:
             return item
         if isinstance(op, ast.Not) and isinstance(item, Value) and _dtype(item) is not boolean:
             self.refuse(node, f"'not' takes a boolean, got {self.describe(item)}; write x == 0")
-        return self.element(node, lambda x: self.b.unary(opcode, x), item)
+        return self.element(node, functools.partial(self.b.unary, opcode), item)
 
     def _logic(self, node: ast.expr, is_and: bool, parts: Sequence[ast.expr]) -> object:
         result: object = is_and
@@ -215,10 +219,8 @@ class ExpressionImporter(CallImporter):
                     part, f"'and' and 'or' take booleans, got {self.describe(item)}; "
                     "bits are combined with & and |"
                 )  # fmt: skip
-            opcode = "and" if is_and else "or"
-            result = item if result is is_and else self.element(
-                node, lambda x, y, o=opcode: self.b.binary(o, x, y), result, item
-            )  # fmt: skip
+            emit = self.b.and_ if is_and else self.b.or_
+            result = item if result is is_and else self.element(node, emit, result, item)
         return result
 
     def _comparison(
@@ -245,7 +247,7 @@ class ExpressionImporter(CallImporter):
         opcode, fold = _COMPARE[type(op)]
         if not (has_runtime(a) or has_runtime(b)):
             return self._fold(node, fold, a, b)
-        return self.element(node, lambda x, y: self._binary(opcode, x, y), a, b)
+        return self.element(node, functools.partial(self._binary, opcode), a, b)
 
     def _choice(self, node: ast.expr, test: ast.expr, body: ast.expr, orelse: ast.expr) -> object:
         condition = self.evaluate(test)
@@ -302,7 +304,9 @@ class ExpressionImporter(CallImporter):
         dtype = _dtype(item) if isinstance(item, Value) else None
         if (isinstance(item, int) and not isinstance(item, bool)) or (dtype and dtype.is_integer):
             return item
-        self.refuse(node, f"an index must be an integer, got {self.describe(item)}")
+        raise self.frame.source.refuse(
+            node, f"an index must be an integer, got {self.describe(item)}"
+        )
 
     def _extent(self, item: ast.Slice, memory: Value, axis: int, lower: object) -> int:
         if item.step is not None:
@@ -313,23 +317,30 @@ class ExpressionImporter(CallImporter):
             if item.lower is None and size is not None and size.constant is not None:
                 return size.constant
             self.refuse(item, "a slice needs an end, or an axis whose extent is a constant")
-        base = ast.dump(item.lower) if item.lower is not None else ast.dump(ast.Constant(0))
-        match item.upper:
-            case ast.BinOp(left=left, op=ast.Add(), right=right) if ast.dump(left) == base:
-                extent = self.evaluate(right)
-            case ast.BinOp(left=left, op=ast.Add(), right=right) if ast.dump(right) == base:
-                extent = self.evaluate(left)
-            case _:
-                upper = self.evaluate(item.upper)
-                if has_runtime(upper) or has_runtime(lower):
+        extent = self._difference(item, item.lower or ast.Constant(0), item.upper)
+        if not isinstance(extent, int):
+            self.refuse(item, f"a tile's extent must be an integer, got {self.describe(extent)}")
+        return extent
+
+    def _difference(self, item: ast.Slice, lower: ast.expr, upper: ast.expr) -> object:
+        """Return upper - lower, known at import once the addends that they share cancel."""
+        left, right = _addends(upper), _addends(lower)
+        for addend in list(right):
+            same = next((each for each in left if ast.dump(each) == ast.dump(addend)), None)
+            if same is not None:
+                left.remove(same)
+                right.remove(addend)
+        total = 0
+        for sign, addends in ((1, left), (-1, right)):
+            for addend in addends:
+                number = self.evaluate(addend)
+                if has_runtime(number):
                     self.refuse(
                         item, "a tile's extent must be known at import time: write the slice as "
                         "[start : start + EXTENT]",
                     )  # fmt: skip
-                extent = cast("int", upper) - cast("int", lower)
-        if not isinstance(extent, int):
-            self.refuse(item, f"a tile's extent must be an integer, got {self.describe(extent)}")
-        return extent
+                total += sign * cast("int", number)
+        return total
 
     def _tile_part(self, node: ast.expr, tile: Value, items: Sequence[ast.expr]) -> Value:
         assert isinstance(tile.type, TileType)
@@ -395,6 +406,18 @@ _FORMS = {
     "NamedExpr": "assignment inside of expressions",
     "Starred": "unpacking here",
 }
+
+
+def _addends(node: ast.expr) -> list[ast.expr]:
+    """Return the terms of a sum; a difference is one term with its second part negated."""
+    match node:
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return [*_addends(left), *_addends(right)]
+        case ast.BinOp(left=left, op=ast.Sub(), right=right):
+            negated = ast.copy_location(ast.UnaryOp(ast.USub(), right), right)
+            return [*_addends(left), negated]
+        case _:
+            return [node]
 
 
 def _dtype(item: Value) -> DType | None:

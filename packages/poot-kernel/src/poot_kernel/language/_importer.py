@@ -147,6 +147,8 @@ class ImporterCore:
         for argument in arguments:
             if not isinstance(argument, Value | TileExpression | bool | int | float):
                 raise PootError(f"arithmetic takes values, got {self.describe(argument)}")
+        if not any(isinstance(argument, Value | TileExpression) for argument in arguments):
+            return emit(*(self.value(argument) for argument in arguments))
         if any(is_tile(argument) for argument in arguments):
             return TileExpression(emit, arguments, node, self.frame.source)
         return emit(*arguments)

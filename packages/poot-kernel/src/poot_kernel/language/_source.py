@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import textwrap
 from collections.abc import Callable
@@ -51,6 +52,7 @@ class Source:
         )  # fmt: skip
 
 
+@functools.cache
 def read_function(function: Callable[..., Any]) -> tuple[Source, ast.FunctionDef]:
     """Return a Python function's source and tree.
 

@@ -24,7 +24,9 @@ from poot_kernel.language._values import (
 __all__ = ["StatementImporter"]
 
 
-class _Returned(Exception):  # noqa: N818 -- control flow of the importer, not an error
+class _Returned(Exception):
+    """Leaves a helper's body; control flow of the importer, no error."""
+
     def __init__(self, item: object) -> None:
         super().__init__()
         self.item = item
@@ -242,12 +244,10 @@ class StatementImporter(ExpressionImporter):
         if len(bounds) == 3 and isinstance(bounds[2], int) and bounds[2] <= 0:
             self.refuse(call, f"the step of a loop must be positive, got {bounds[2]}")
         carried = self._carried(node.body)
-        options = {
-            "unroll": cast("int", named.get("unroll", 1)),
-            "static": bool(named.get("static", False)),
-        }
+        unroll, static = cast("int", named.get("unroll", 1)), bool(named.get("static", False))
         step = bounds[2] if len(bounds) == 3 else 1
-        with self.b.for_(bounds[0], bounds[1], step, self._initial(carried), **options) as loop:
+        initial = self._initial(carried)
+        with self.b.for_(bounds[0], bounds[1], step, initial, unroll=unroll, static=static) as loop:
             self._loop_body(node, carried, loop.index, loop.carried)
         self._after(node.body, carried, loop.results, node.target)
 
@@ -403,9 +403,9 @@ class StatementImporter(ExpressionImporter):
         moved: dict[str, object] = {}
         for name in assigned_names(node.body):
             item = self.frame.names[name]
-            if name in wanted and isinstance(item, Value):
-                if isinstance(item.type, TileType | TokenType):
-                    moved[name] = item
+            moves = isinstance(item, Value) and isinstance(item.type, TileType | TokenType)
+            if moves and name in wanted:
+                moved[name] = item
         if not moved:
             self.refuse(node, "the load part gives no tile that the rest of the loop uses")
         return moved

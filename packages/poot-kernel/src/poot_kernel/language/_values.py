@@ -13,6 +13,7 @@ from poot_kernel.language._source import Source
 
 __all__ = [
     "Closure",
+    "Emit",
     "Frame",
     "Inline",
     "Intrinsic",
@@ -26,6 +27,10 @@ __all__ = [
     "is_tile",
     "rebuild",
 ]
+
+
+Emit = Callable[..., Value]
+"""Emits an element operation on scalars: values, or numbers for constants."""
 
 
 @dataclass(eq=False, slots=True)
@@ -121,7 +126,7 @@ class Place:
 class TileExpression:
     """An element-wise expression over tiles, emitted as one ``map`` where it is needed."""
 
-    emit: Callable[..., Value]
+    emit: Emit
     arguments: tuple[object, ...]
     node: ast.expr
     source: Source

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from poot_core import DType, PootError
@@ -108,7 +109,7 @@ def _on_places(handler: Callable[..., object]) -> Intrinsic:
 
 def _unary(name: str, opcode: str = "") -> Intrinsic:
     def handler(k: CallImporter, node: ast.Call, x: object, /) -> object:
-        return k.element(node, lambda v: k.b.unary(opcode or name, k.value(v)), x)
+        return k.element(node, partial(k.b.unary, opcode or name), x)
 
     return Intrinsic(name, handler)
 
@@ -119,7 +120,7 @@ def _folded(name: str, opcode: str) -> Intrinsic:
             raise PootError(f"{name}() takes two values or more")
         result, *rest = items
         for item in rest:
-            result = k.element(node, lambda a, b: k.b.binary(opcode, a, b), result, item)
+            result = k.element(node, partial(k.b.binary, opcode), result, item)
         return result
 
     return Intrinsic(name, handler)
@@ -148,7 +149,7 @@ mul_high = _folded("mul_high", "mul_high")
 
 @_intrinsic
 def fma(k: CallImporter, node: ast.Call, a: object, b: object, c: object) -> object:
-    """a * b + c, rounded once."""
+    """The product of a and b plus c, rounded once."""
     return k.element(node, k.b.fma, a, b, c)
 
 
@@ -168,16 +169,16 @@ def where(k: CallImporter, node: ast.Call, condition: object, a: object, b: obje
 def convert(
     k: CallImporter, node: ast.Call, x: object, dtype: DType, *, saturate: bool = False
 ) -> object:
-    """X in another dtype; f32(x) is short for convert(x, f32)."""
+    """X in another dtype; calling a dtype is the short form."""
     if isinstance(x, Value) and is_tile(x) and not saturate:
         return k.b.tile_convert(x, dtype)
-    return k.element(node, lambda v: k.b.convert(k.value(v), dtype, saturate=saturate), x)
+    return k.element(node, partial(k.b.convert, dtype=dtype, saturate=saturate), x)
 
 
 @_intrinsic
 def bitcast(k: CallImporter, node: ast.Call, x: object, dtype: DType) -> object:
     """The same bits as another dtype."""
-    return k.element(node, lambda v: k.b.bitcast(v, dtype), x)
+    return k.element(node, partial(k.b.bitcast, dtype=dtype), x)
 
 
 @_intrinsic
@@ -192,9 +193,8 @@ def dot4(
     b_signed: bool = True,
 ) -> object:
     """Acc plus four byte products."""
-    return k.element(
-        node, lambda x, y, z: k.b.dot4(x, y, z, a_signed=a_signed, b_signed=b_signed), a, b, acc
-    )
+    emit = partial(k.b.dot4, a_signed=a_signed, b_signed=b_signed)
+    return k.element(node, emit, a, b, acc)
 
 
 @_intrinsic
@@ -202,15 +202,15 @@ def dot2(
     k: CallImporter, node: ast.Call, a: object, b: object, acc: object, dtype: DType
 ) -> object:
     """Acc plus two 16-bit float products."""
-    return k.element(node, lambda x, y, z: k.b.dot2(x, y, z, dtype), a, b, acc)
+    return k.element(node, partial(k.b.dot2, dtype=dtype), a, b, acc)
 
 
 @_intrinsic
 def lut16(
     k: CallImporter, node: ast.Call, index: object, table: Sequence[int], dtype: DType
 ) -> object:
-    """table[index & 15]."""
-    return k.element(node, lambda v: k.b.lut16(v, tuple(table), dtype), index)
+    """An entry of a table of 16, by the low four bits of the index."""
+    return k.element(node, partial(k.b.lut16, table=tuple(table), dtype=dtype), index)
 
 
 @_intrinsic
@@ -234,7 +234,7 @@ def insert(k: CallImporter, node: ast.Call, v: Value, x: object, index: int) -> 
 @_intrinsic
 def vector_reduce(k: CallImporter, node: ast.Call, v: object, kind: str) -> object:
     """A vector's elements combined in ascending order."""
-    return k.element(node, lambda x: k.b.vector_reduce(x, kind), v)
+    return k.element(node, partial(k.b.vector_reduce, kind=kind), v)
 
 
 @_intrinsic
@@ -585,7 +585,7 @@ def mma(
 
 
 @_intrinsic
-def map(k: CallImporter, node: ast.Call, function: object, *tiles: object) -> object:  # noqa: A001 -- the field's word
+def map(k: CallImporter, node: ast.Call, function: object, *tiles: object) -> object:
     """Elements of tiles through a function of element operations; several results give a tuple."""
     if isinstance(function, Inline):
         function = k.closure(function)
@@ -676,8 +676,8 @@ load_part = _loop_only("load_part", "with load_part():' first in a pipeline loop
 
 
 @_intrinsic
-def static_range(k: CallImporter, node: ast.Call, *bounds: int) -> object:
+def static_range(k: CallImporter, node: ast.Call, *bounds: object) -> object:
     """A range that is unrolled at import."""
     if not all(isinstance(bound, int) for bound in bounds):
         raise PootError("static_range() needs bounds that are known at import time")
-    return range(*bounds)
+    return range(*cast("tuple[int, ...]", bounds))

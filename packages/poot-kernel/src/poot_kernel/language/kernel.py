@@ -16,7 +16,7 @@ from poot_kernel.language._calls import outer_names, substitute
 from poot_kernel.language._source import Source, read_function
 from poot_kernel.language._statements import StatementImporter
 from poot_kernel.language._values import Frame, Inline
-from poot_kernel.language.annotations import ArrayAnnotation, ConstAnnotation
+from poot_kernel.language.annotations import ArrayAnnotation, Const, ConstAnnotation
 
 __all__ = ["Kernel", "inline", "kernel"]
 
@@ -49,9 +49,7 @@ class Kernel:
         """Names of the compile-time parameters."""
         importer, definition = self._reader({})
         return tuple(
-            argument.arg
-            for argument in _arguments(definition)
-            if isinstance(_annotation(importer, argument), ConstAnnotation)
+            argument.arg for argument in _arguments(definition) if _const(importer, argument)
         )
 
     def specialise(self, **constants: Any) -> KernelFunction:
@@ -116,8 +114,8 @@ class Kernel:
         found: dict[str, object] = {}
         defaults = _defaults(definition)
         for argument in _arguments(definition):
-            annotation = _annotation(importer, argument)
-            if not isinstance(annotation, ConstAnnotation):
+            annotation = _const(importer, argument)
+            if annotation is None:
                 if argument.arg in defaults:
                     raise source.refuse(argument, "only Const parameters have defaults")
                 continue
@@ -157,7 +155,7 @@ class Kernel:
                         alignment=annotation.alignment,
                     )
                 case _:
-                    importer.refuse(
+                    raise importer.frame.source.refuse(
                         argument, f"parameter {argument.arg!r} must be a dtype, Array, Out, InOut, "
                         f"Raw or Const, got {importer.describe(annotation)}",
                     )  # fmt: skip
@@ -217,9 +215,19 @@ def _annotation(importer: StatementImporter, argument: ast.arg) -> object:
     return importer.evaluate(argument.annotation)
 
 
+def _const(importer: StatementImporter, argument: ast.arg) -> ConstAnnotation | None:
+    """Return a compile-time parameter's annotation; others may themselves need those to be known."""
+    match argument.annotation:
+        case ast.Subscript(value=maker) if importer.evaluate(maker) is Const:
+            found = _annotation(importer, argument)
+            return found if isinstance(found, ConstAnnotation) else None
+        case _:
+            return None
+
+
 def _suffix(constants: dict[str, object]) -> str:
     parts = [
-        f"_{name}{item.name if isinstance(item, DType) else int(cast('int', item))}"
+        f"_{name}{item.name if isinstance(item, DType) else int(item)}"
         for name, item in sorted(constants.items())
         if isinstance(item, DType | int)
     ]

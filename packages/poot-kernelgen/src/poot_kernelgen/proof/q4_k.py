@@ -1,5 +1,5 @@
-# ruff: noqa: F821 -- array extents in annotations name the kernel's parameters
-# pyright: basic, reportInvalidTypeForm=false, reportUndefinedVariable=false
+# ruff: noqa: F821, UP037 -- array extents in annotations name the kernel's parameters
+# pyright: basic, reportInvalidTypeForm=false, reportUndefinedVariable=false, reportCallIssue=false
 """Q4_K weights times 8-bit activations, a few rows at a time.
 
 A Q4_K block of 256 weights is f16 d, f16 dmin, 12 bytes that hold eight 6-bit scales and minima,
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from poot_core import f16, f32, i8, i32, i64
-from poot_kernel.ir import Layout, interleaved
+from poot_kernel import Layout, interleaved
 from poot_kernel.language import (
     Array,
     Const,
@@ -118,10 +118,11 @@ def q4_k_matmul(
     TM: Const[int] = 1,
     LAYOUT: Const[Q4KLayout] = RAW,
     STAGES: Const[int] = 2,
+    MASKED: Const[bool] = True,
 ):
-    """y = (x_scale * x) @ w.T; x_sum is x_scale times the sum of each 32 values of x.
+    """Y = (x_scale * x) @ w.T; x_sum is x_scale times the sum of each 32 values of x.
 
-    K is a multiple of 256 and N of 16.
+    K is a multiple of 256 and N of 16; T of TM too, unless ``MASKED``.
     """
     n0 = workgroup_id(0) * LAYOUT.rows
     t0 = workgroup_id(1) * TM
@@ -136,9 +137,9 @@ def q4_k_matmul(
             dmin = copy(w[at + LAYOUT.minimum_at :], layout=LAYOUT.half, strides=strides, dtype=f16)
             packed = copy(w[at + LAYOUT.packed_at :], layout=LAYOUT.packed, strides=strides)
             nibbles = copy(w[at + LAYOUT.nibbles_at :], layout=LAYOUT.nibbles, strides=strides)
-            xs = copy(x[t0 : t0 + TM, block * 256 : block * 256 + 256], masked=True)
-            dx = copy(x_scale[t0 : t0 + TM, block * 8 : block * 8 + 8], masked=True)
-            sx = copy(x_sum[t0 : t0 + TM, block * 8 : block * 8 + 8], masked=True)
+            xs = copy(x[t0 : t0 + TM, block * 256 : block * 256 + 256], masked=MASKED)
+            dx = copy(x_scale[t0 : t0 + TM, block * 8 : block * 8 + 8], masked=MASKED)
+            sx = copy(x_sum[t0 : t0 + TM, block * 8 : block * 8 + 8], masked=MASKED)
         scales, minima = six_bit_numbers(packed)
         scales = f32(d) * f32(scales)
         minima = f32(dmin) * f32(minima)
@@ -151,4 +152,4 @@ def q4_k_matmul(
             scale, minimum = scales[group : group + 1, :], minima[group : group + 1, :]
             acc = fma(convert(dot, f32) * scale, dx_group, acc)
             acc = fma(-minimum, sx_group, acc)
-    store(y[t0 : t0 + TM, n0 : n0 + LAYOUT.rows], acc, masked=True)
+    store(y[t0 : t0 + TM, n0 : n0 + LAYOUT.rows], acc, masked=MASKED)
