@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from poot_core import Settings, UnsupportedError
+from poot_core import UnsupportedError
 from poot_llm import LLM, SamplingParams, open_text
+from poot_test_util import require_model
 
 pytestmark = pytest.mark.checkpoint
 DATA = Path(__file__).parent / "data" / "real"
@@ -18,12 +19,7 @@ NAMES = sorted(path.stem for path in DATA.glob("*.json"))
 
 def golden(name: str) -> tuple[dict, Path]:
     expected = json.loads((DATA / f"{name}.json").read_text())
-    settings = Settings.from_environment()
-    path = (settings.models_dir or Path("/nonexistent")) / expected["model_file"]
-    if not path.exists():
-        if settings.require_models:
-            pytest.fail(f"{path} is missing")
-        pytest.skip(f"{path} is missing; set POOT_MODELS_DIR")
+    path = require_model(expected["model_file"])
     return expected, path
 
 

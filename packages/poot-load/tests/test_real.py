@@ -10,6 +10,7 @@ import pytest
 
 from poot_load import open_checkpoint
 from poot_quant import FORMATS
+from poot_test_util import require_model
 
 REAL: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "real.json").read_text())
 # What a llama-like GGUF says besides Hugging Face's configuration, or more plainly.
@@ -18,11 +19,9 @@ MORE = {"rope_interleaved", "norm_offset_folded", "head_dim", "attention_bias", 
 
 @pytest.mark.checkpoint
 @pytest.mark.parametrize("name", REAL)
-def test_real_checkpoints(models_dir: Path, name: str) -> None:
+def test_real_checkpoints(name: str) -> None:
     golden = REAL[name]
-    if not (models_dir / name).exists():
-        pytest.skip(f"{models_dir} holds no {name}")
-    with open_checkpoint(models_dir / name) as checkpoint:
+    with open_checkpoint(require_model(name)) as checkpoint:
         config = checkpoint.config
         for key in config.keys() - (MORE - golden["config"].keys()):
             assert config[key] == golden["config"][key], key
