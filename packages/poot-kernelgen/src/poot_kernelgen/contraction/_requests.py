@@ -53,7 +53,7 @@ def generate_contraction(
     first = 1 + (3 if activation == "i8" else 1) + len(request.epilogue.inputs) + 1
     rows, columns = first, first + 1
     if request.regime == "many" and not is_dense(source):
-        width = blocked_columns(activation, request.gated)
+        width = blocked_columns(request.gated)
         grid = [f"ceildiv(N, {width})", f"ceildiv(M, {ROW_BLOCK})"]
         frame = open_frame(request, name, grid)
         build_blocked(frame)
@@ -69,7 +69,8 @@ def generate_contraction(
         grid.append(f"ceildiv(M, {ROW_BLOCK})")
         axes = (*axes, ("argument", rows, ROW_BLOCK))
         row_block = ROW_BLOCK
-    tiles = {"one": (1,), "few": (4, 8), "some": (8,), "many": (8,)}[request.regime]
+    most = 16 if activation == "bf16" else 8
+    tiles = {"one": (1,), "few": (4, 8), "some": (8,), "many": (most,)}[request.regime]
     frame = open_frame(request, name, grid)
     build_streamed(frame, tiles, row_block)
     return _kernel(frame.b.finish(), axes, grain=2 if request.regime == "one" else 1)

@@ -44,7 +44,7 @@ def lower_host(function: KernelFunction, target: Target) -> str:
     text = [
         *e.prelude.values(),
         f"define internal void @{function.name}.body({', '.join([*parameters, _RANGE])}) "
-        "noinline nounwind {",
+        'noinline nounwind "no-builtins" {',
         "entry:",
         body,
         "}",

@@ -60,10 +60,10 @@ def lower_mma(lowering: Lowering, op: Op) -> None:
     ]
     sums = [acc.get(lowering, block) for block in blocks]
     for k in range(0, depth, group):
-        for number, n in enumerate(starts):
-            right = b.get(lowering, _right(k, n, group, lanes))
-            for m in range(rows):
-                left = a.get(lowering, _left(m, k, group, lanes))
+        rights = [b.get(lowering, _right(k, n, group, lanes)) for n in starts]
+        for m in range(rows):
+            left = a.get(lowering, _left(m, k, group, lanes))
+            for number, right in enumerate(rights):
                 at = m * len(starts) + number
                 sums[at] = _step(lowering, group, a, b, (left, right, sums[at]))
     found = op.result.type
