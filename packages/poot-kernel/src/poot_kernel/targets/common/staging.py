@@ -77,12 +77,14 @@ class StagedCopy:
     def in_shared(self, base: Register) -> tuple[MemoryTile, int]:
         """Return the tile in shared memory, in the order of the source, and its bytes.
 
-        Rows that are apart in the source get 16 bytes of padding, which keeps banks apart.
+        Rows of 64 bytes and more, or apart in the source, get 16 bytes of padding, which keeps
+        the banks of neighbouring rows apart.
         """
         strides: dict[Bit, Stride] = {}
         step, is_padded = self.source.dtype.itemsize, False
         for number, bit in enumerate(self.order):
-            if not is_padded and not self._is_near(number):
+            ends = number > 0 and bit.axis != self.order[number - 1].axis and step >= 64
+            if not is_padded and (ends or not self._is_near(number)):
                 step, is_padded = step + 16, True
             strides[bit] = Stride(step)
             step *= 2
