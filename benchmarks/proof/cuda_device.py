@@ -6,7 +6,7 @@ import ctypes
 
 from cuda.bindings import driver as cu
 
-__all__ = ["Cuda"]
+__all__ = ["Cuda", "TensorMap"]
 
 
 def check(result):
@@ -14,6 +14,25 @@ def check(result):
     if result[0] != cu.CUresult.CUDA_SUCCESS:
         raise RuntimeError(str(result[0]))
     return result[1] if len(result) == 2 else result[1:]
+
+
+class TensorMap:
+    """A two-axis bf16 array as TMA takes it, 128-byte swizzle, in 64-byte-aligned memory."""
+
+    def __init__(self, address: int, shape: tuple[int, int], box: tuple[int, int]) -> None:
+        self.memory = ctypes.create_string_buffer(192)
+        self.address = -(-ctypes.addressof(self.memory) // 64) * 64
+        wide, narrow = ctypes.c_uint64, ctypes.c_uint32
+        encode = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+        sizes, strides = (wide * 2)(shape[1], shape[0]), (wide * 1)(shape[1] * 2)
+        boxes, ones = (narrow * 2)(box[1], box[0]), (narrow * 2)(1, 1)
+        bfloat16, swizzle_128, promote_256 = 9, 3, 3
+        found = encode(
+            ctypes.c_void_p(self.address), bfloat16, 2, ctypes.c_void_p(address), sizes, strides,
+            boxes, ones, 0, swizzle_128, promote_256, 0,
+        )  # fmt: skip
+        if found:
+            raise RuntimeError(f"cuTensorMapEncodeTiled: {found}")
 
 
 class Cuda:
@@ -24,6 +43,8 @@ class Cuda:
         device = check(cu.cuDeviceGet(0))
         context = check(cu.cuDevicePrimaryCtxRetain(device))
         check(cu.cuCtxSetCurrent(context))
+        count = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        self.num_multiprocessors = check(cu.cuDeviceGetAttribute(count, device))
         self.stream = check(cu.cuStreamCreate(1))
         self.modules = []
 
@@ -37,8 +58,9 @@ class Cuda:
         return function
 
     def launch(self, function, grid, threads: int, shared_bytes: int, arguments) -> None:
-        """Launch with arguments that are ctypes values."""
-        pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        """Launch with arguments that are ctypes values or tensor maps."""
+        places = [a.address if isinstance(a, TensorMap) else ctypes.addressof(a) for a in arguments]
+        pointers = (ctypes.c_void_p * len(places))(*places)
         check(
             cu.cuLaunchKernel(
                 function, *grid, threads, 1, 1, shared_bytes, self.stream,

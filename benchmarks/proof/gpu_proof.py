@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from cuda_device import Cuda
+from cuda_device import Cuda, TensorMap
 from data import interleave_q4_k, q4_k_bytes, q4_k_values, quantised_rows
 from poot_core import u32
 from poot_kernel import IRBuilder
@@ -71,6 +71,11 @@ class PtxKernel:
                 scalars[value.name] = given
                 packed.append(ctypes.c_int64(given))
         grid = grid_of(self.kernel, scalars)
+        for found in self.built.tensor_maps:
+            shape = tuple(size.evaluate(scalars) for size in found.shape)
+            packed.append(TensorMap(packed[found.parameter].value, shape, found.box))
+        if self.built.is_persistent:
+            grid = (min(grid[0] * grid[1] * grid[2], self.cuda.num_multiprocessors), 1, 1)
         return lambda: self.cuda.launch(
             self.function, grid, self.built.threads, self.built.shared_bytes, packed
         )
@@ -115,12 +120,12 @@ def bf16(*shape: int) -> torch.Tensor:
 
 
 GEMMS = (
-    ("gemm ptx 128x128x64 s3", dict(TM=128, TN=128, TK=64, STAGES=3), None),
-    ("gemm ptx 128x128x32 s4", dict(TM=128, TN=128, TK=32, STAGES=4), None),
-    ("gemm ptx 128x128x32 s4 t128", dict(TM=128, TN=128, TK=32, STAGES=4), 128),
-    ("gemm ptx 128x256x32 s4", dict(TM=128, TN=256, TK=32, STAGES=4), 256),
-    ("gemm ptx 128x256x64 s3", dict(TM=128, TN=256, TK=64, STAGES=3), 256),
-    ("gemm ptx 256x128x64 s3", dict(TM=256, TN=128, TK=64, STAGES=3), 256),
+    ("gemm ptx wgmma 128x256x64 s4", dict(TM=128, TN=256, TK=64, STAGES=4), None),
+    ("gemm ptx wgmma 128x256x64 s3", dict(TM=128, TN=256, TK=64, STAGES=3), None),
+    ("gemm ptx wgmma 128x128x64 s6", dict(TM=128, TN=128, TK=64, STAGES=6), None),
+    ("gemm ptx mma.sync 128x128x64 s3", dict(TM=128, TN=128, TK=64, STAGES=3), 256),
+    ("gemm ptx mma.sync 128x128x32 s4", dict(TM=128, TN=128, TK=32, STAGES=4), 128),
+    ("gemm ptx mma.sync 128x256x64 s3", dict(TM=128, TN=256, TK=64, STAGES=3), 256),
 )
 
 
@@ -132,14 +137,23 @@ def gemm_ptx(cuda: Cuda) -> None:
     built = PtxKernel(cuda, gemm.specialise(TM=64, TN=64, TK=32, STAGES=3, SIGNATURE="native"), {})
     run_once(cuda, built.launcher(m, n, k, a, b, c), c)
     report("gemm ptx edges", error=relative(c, a.double() @ b.double().T), **built.facts())
-    size = 4096
+    kernel = gemm.specialise(TM=128, TN=128, TK=64, STAGES=4, SIGNATURE="native")
+    built = PtxKernel(cuda, kernel, dict(K=8))
+    run_once(cuda, built.launcher(m, n, k, a, b, c), c)
+    report("gemm ptx wgmma edges", error=relative(c, a.double() @ b.double().T), **built.facts())
+    for size in (4096, 8192):
+        gemm_speed(cuda, size)
+
+
+def gemm_speed(cuda: Cuda, size: int) -> None:
+    """Time every schedule beside cuBLAS."""
     a, b = bf16(size, size), bf16(size, size)
     c = torch.empty(size, size, device="cuda")
     wanted = a.double() @ b.double().T
     out = torch.empty(size, size, device="cuda", dtype=torch.bfloat16)
     flops = 2 * size**3
     seconds = torch_seconds(lambda: torch.matmul(a, b.T, out=out), 10)
-    report("gemm cuBLAS 4096", error=relative(out, wanted), tflops=flops / seconds / 1e12)
+    report(f"gemm cuBLAS {size}", error=relative(out, wanted), tflops=flops / seconds / 1e12)
     for name, tiles, threads in GEMMS:
         try:
             kernel = gemm.specialise(**tiles, SIGNATURE="native")
@@ -147,7 +161,8 @@ def gemm_ptx(cuda: Cuda) -> None:
             launch = built.launcher(size, size, size, a, b, c)
             run_once(cuda, launch, c)
             seconds = cuda.seconds([launch] * 10) / 10
-            report(name, error=relative(c, wanted), tflops=flops / seconds / 1e12, **built.facts())
+            rate = flops / seconds / 1e12
+            report(f"{name} {size}", error=relative(c, wanted), tflops=rate, **built.facts())
         except Exception:
             report(name, failed=traceback.format_exc(limit=-2).replace("\n", " | "))
 

@@ -19,6 +19,9 @@ __all__ = ["LANE_HANDLERS"]
 
 def _query(low: Lowering, op: Op) -> None:
     axis = cast(int, op.attributes.get("axis", 0))
+    if op.opcode == "workgroup_id" and low.place is not None:
+        low.set(op.result, low.arithmetic.convert(low.place[axis], low.dtype(op.result)))
+        return
     found = {
         "workgroup_id": lambda: low.at_entry(("id", axis), lambda: low.machine.workgroup(axis)),
         "grid_size": lambda: low.at_entry(("grid", axis), lambda: low.machine.num_workgroups(axis)),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from poot_core import UnsupportedError
 from poot_kernel.ir.core import KernelFunction, Op
+from poot_kernel.ir.sizes import Size
 from poot_kernel.ir.types import ArrayType, ScalarType, TileType
 from poot_kernel.targets.common.control import CONTROL_HANDLERS
 from poot_kernel.targets.common.copies import COPY_HANDLERS, Pointer
@@ -16,7 +17,22 @@ from poot_kernel.targets.common.machine import Machine, Register
 from poot_kernel.targets.common.maps import MAP_HANDLERS
 from poot_kernel.targets.common.solve import solve_layouts
 
-__all__ = ["DeviceKernel", "default_threads", "lower_kernel"]
+__all__ = ["DeviceKernel", "TensorMap", "default_threads", "lower_kernel"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorMap:
+    """A description of an array that the launcher encodes and passes by value.
+
+    Attributes:
+        parameter: Number of the array's parameter.
+        shape: Its extents.
+        box: Extents of one copy.
+    """
+
+    parameter: int
+    shape: tuple[Size, ...]
+    box: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +45,8 @@ class DeviceKernel:
         threads: Invocations of a workgroup.
         shared_bytes: Shared memory to ask for at launch (0 where it is declared in the code).
         parameters: ``pointer`` or a scalar dtype's name, in order.
+        tensor_maps: Further parameters, after those.
+        is_persistent: Workgroups loop over the grid: launch one for each multiprocessor, on x.
     """
 
     name: str
@@ -36,6 +54,8 @@ class DeviceKernel:
     threads: int
     shared_bytes: int
     parameters: tuple[str, ...]
+    tensor_maps: tuple[TensorMap, ...] = ()
+    is_persistent: bool = False
 
 
 def _mma(low: Lowering, op: Op) -> None:
@@ -98,7 +118,11 @@ def lower_kernel(
             register = low.sizes[value.name] if value.type.dtype.bits == 64 else register
         low.set(value, register)
     low.layouts = solve_layouts(kernel, low)
-    low.region(kernel.body, arguments=[low.get(v) for v in kernel.parameters])
+    run = getattr(products, "run", None)
+    if run is not None:
+        run(low)
+    else:
+        low.region(kernel.body, arguments=[low.get(v) for v in kernel.parameters])
     if low.shared_bytes > machine.shared_limit:
         raise UnsupportedError(
             f"kernel {kernel.name!r} needs {low.shared_bytes} bytes of shared memory, the target "

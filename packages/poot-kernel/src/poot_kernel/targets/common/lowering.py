@@ -47,6 +47,7 @@ class Lowering:
         layouts: Solved layout of tile values, see ``solve_layouts``.
         shared_bytes: Shared memory allocated so far.
         stage: What copies that feed products do now: see ``Stage``.
+        place: Coordinates of the workgroup where a schedule loops over them.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Lowering:
         self.shared_bytes = 0
         self.stage: Stage | None = None
         self.sizes: dict[str, Register] = {}
+        self.place: tuple[Register, ...] | None = None
         self._values: dict[Value, object] = {}
         self._memo: dict[object, Register] = {}
         self._blocks: dict[object, int] = {}

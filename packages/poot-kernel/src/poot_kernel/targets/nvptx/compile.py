@@ -11,6 +11,11 @@ from poot_kernel.targets.common.lower import DeviceKernel, default_threads, lowe
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import FragmentProducts
 from poot_kernel.targets.nvptx.machine import PtxMachine
+from poot_kernel.targets.nvptx.warpgroup import (
+    WarpgroupProducts,
+    suits_warpgroups,
+    warpgroup_rows,
+)
 
 __all__ = ["compile_ptx"]
 
@@ -37,7 +42,12 @@ def compile_ptx(
         UnsupportedError: If the kernel uses what GPU targets do not lower yet.
     """
     machine = PtxMachine()
+    known = multiples or {}
+    is_specialised = arch == "sm_90a" and threads is None and suits_warpgroups(kernel, known)
+    products = WarpgroupProducts() if is_specialised else FragmentProducts()
     count = threads or default_threads(kernel, machine.subgroup_size)
+    if is_specialised:
+        count = 2 * warpgroup_rows(kernel)
     parameters: list[str] = []
     arguments: list[Register] = []
     for number, value in enumerate(kernel.parameters):
@@ -51,17 +61,18 @@ def compile_ptx(
             if is_array:
                 found = machine.result("cvta.to.global.u64", dtype, found)
         arguments.append(found)
-    low = lower_kernel(
-        kernel, machine, FragmentProducts(), arguments, threads=count, multiples=multiples or {}
-    )
+    low = lower_kernel(kernel, machine, products, arguments, threads=count, multiples=known)
+    maps = tuple(products.tensor_maps) if isinstance(products, WarpgroupProducts) else ()
+    parameters += [f"\t.param .align 64 .b8 map{number}[128]" for number in range(len(maps))]
+    launched = count + 128 if is_specialised else count  # the loading warp's group
     lines = [
         f".version {PTX_VERSION}",
         f".target {arch}",
         ".address_size 64",
-        ".extern .shared .align 128 .b8 shared_block[];",
+        ".extern .shared .align 1024 .b8 shared_block[];",
         f".visible .entry {kernel.name}(",
         ",\n".join(parameters),
-        f")\n.maxntid {count}, 1, 1\n{{",
+        f")\n.maxntid {launched}, 1, 1\n.minnctapersm 1\n{{",
         *machine.declarations(),
         *machine.entry,
         *machine.body,
@@ -70,6 +81,7 @@ def compile_ptx(
     ]
     names = tuple("pointer" if isinstance(v.type, ArrayType) else v.type.dtype.name for v in kernel.parameters)  # type: ignore[union-attr]
     return DeviceKernel(
-        name=kernel.name, code="\n".join(lines) + "\n", threads=count,
-        shared_bytes=low.shared_bytes, parameters=names,
+        name=kernel.name, code="\n".join(lines) + "\n", threads=launched,
+        shared_bytes=low.shared_bytes, parameters=names, tensor_maps=maps,
+        is_persistent=is_specialised,
     )  # fmt: skip

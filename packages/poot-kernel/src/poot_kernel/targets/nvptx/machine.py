@@ -69,9 +69,14 @@ class PtxMachine(AtomMachine):
         found = [f"\t.reg .{kind} %{letter}<{self._counts[letter] + 1}>;" for letter, kind in _CLASS.values()]
         return [*found, f"\t.reg .b16 %h<{self._counts['h'] + 1}>;"]
 
-    def _label(self) -> str:
+    def label(self) -> str:
+        """Return a new label."""
         self._labels += 1
         return f"$L{self._labels}"
+
+    def place(self, label: str) -> None:
+        """Put a label here."""
+        self._lines.append(f"{label}:")
 
     @contextmanager
     def at_entry(self) -> Generator[None]:
@@ -287,7 +292,7 @@ class PtxMachine(AtomMachine):
 
     def loop(self, condition: Callable[[], Register], body: Callable[[], None]) -> None:
         """Emit a loop."""
-        top, end = self._label(), self._label()
+        top, end = self.label(), self.label()
         self._lines.append(f"{top}:")
         self.line(f"@!{condition().code} bra {end}")
         body()
@@ -301,7 +306,7 @@ class PtxMachine(AtomMachine):
         otherwise: Callable[[], None] | None = None,
     ) -> None:
         """Emit a branch."""
-        other, end = self._label(), self._label()
+        other, end = self.label(), self.label()
         self.line(f"@!{condition.code} bra {other}")
         then()
         if otherwise is not None:

@@ -1,0 +1,349 @@
+"""The warp-specialised schedule of sm_90a: one warp feeds a ring by TMA, warpgroups multiply by wgmma.
+
+It takes kernels whose pipeline does one product and nothing else. The grid becomes a loop over
+tiles inside of every workgroup, so that the next tile's loads run under this tile's stores. A
+kernel is lowered twice: for the warp that loads, where only addresses and loads count, and for the
+warpgroups that multiply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from poot_core import boolean, f32, u32, u64
+from poot_kernel.ir.core import KernelFunction, Op, Value
+from poot_kernel.ir.types import ArrayType, TileType
+from poot_kernel.targets.common.copies import product_operands
+from poot_kernel.targets.common.fragments import Bit, Fragment, bits_along
+from poot_kernel.targets.common.lower import TensorMap
+from poot_kernel.targets.common.lowering import Lowering
+from poot_kernel.targets.common.machine import Register
+from poot_kernel.targets.common.products import FragmentProducts
+from poot_kernel.targets.common.promises import Promises
+from poot_kernel.targets.common.staging import StagedCopy
+from poot_kernel.targets.common.tiles import FragmentTile, MemoryTile, Stride, Tile
+from poot_kernel.targets.nvptx.machine import PtxMachine
+
+__all__ = ["WarpgroupProducts", "suits_warpgroups", "warpgroup_rows"]
+
+GROUP = 128  # threads of a warpgroup
+ROWS = 64  # rows of an instruction
+ROW_BYTES = 128  # of a swizzled tile: 64 elements of k
+TILE_ROWS = 8  # tiles that walk down together, for L2
+_VIEWS = ("transpose", "mma", "yield")
+
+
+def suits_warpgroups(kernel: KernelFunction, multiples: Mapping[str, int]) -> bool:
+    """Whether the schedule takes a kernel."""
+    pipelines = [op for op in kernel.body.operations if op.opcode == "pipeline"]
+    products = [op for op in kernel.body.walk() if op.opcode == "mma"]
+    if len(pipelines) != 1 or len(products) != 1 or len(kernel.grid) != 2:
+        return False
+    compute = pipelines[0].regions[1]
+    if any(op.opcode not in _VIEWS for op in compute.operations) or len(pipelines[0].results) != 1:
+        return False
+    found = cast(TileType, products[0].result.type)
+    if found.shape[0] not in (ROWS, 2 * ROWS) or found.shape[1] not in (8, 16, 32, 64, 128, 256):
+        return False
+    promises = Promises(kernel, multiples)
+    return all(_suits(op, promises) for op in pipelines[0].regions[0].operations if "copy" in op.opcode)
+
+
+def warpgroup_rows(kernel: KernelFunction) -> int:
+    """Return the rows of the product's tile; each 64 take a warpgroup."""
+    (product,) = (op for op in kernel.body.walk() if op.opcode == "mma")
+    return cast(TileType, product.result.type).shape[0]
+
+
+def _suits(op: Op, promises: Promises) -> bool:
+    """Whether TMA takes a copy: two axes, rows of 64 16-bit elements, 16 bytes aligned."""
+    memory = op.operands[0].type
+    if not isinstance(memory, ArrayType) or memory.rank != 2 or memory.strides is not None:
+        return False
+    tile = op.result.type
+    shape = tile.shape if isinstance(tile, TileType) else tile.tile.shape  # type: ignore[union-attr]
+    size = memory.shape[1]
+    wide = size is not None and promises.of_size(size) * memory.dtype.itemsize % 16 == 0
+    base = promises.multiples.get(op.operands[0].name, 1) % 16 == 0
+    return memory.dtype.bits == 16 and shape[1] * 2 == ROW_BYTES and wide and base
+
+
+class _Ring:
+    """Slots, their barriers, and the place in the ring, which goes on from tile to tile."""
+
+    def __init__(self, low: Lowering, op: Op) -> None:
+        self.low, self.machine = low, cast(PtxMachine, low.machine)
+        self.stages = max(2, cast(int, op.attributes["stages"]))
+        copies = [o for o in op.regions[0].operations if o.opcode.startswith("copy")]
+        self.offsets: dict[Op, int] = {}
+        self.slot_bytes = 0
+        for copy in copies:
+            shape = cast(TileType, copy.result.type).shape
+            self.offsets[copy] = self.slot_bytes
+            self.slot_bytes += shape[0] * ROW_BYTES
+        size = self.stages * self.slot_bytes
+        ops = low.arithmetic
+        block = low.allocate("ring", size + 2048)
+        self.base = ops.integer("and", ops.add(block, 1023), 0xFFFFFC00)
+        self.full, self.empty = ops.add(self.base, size), ops.add(self.base, size + 8 * self.stages)
+        self.slot = self.machine.variable(ops.word(0))
+        self.parity = self.machine.variable(ops.word(0))
+
+    def prepare(self, num_consumers: int) -> None:
+        """Initialise the barriers: one arrival fills a slot, each warpgroup's one empties it."""
+        m = self.machine
+        for slot in range(self.stages):
+            for base, count in ((self.full, 1), (self.empty, num_consumers)):
+                m.line(f"mbarrier.init.shared::cta.b64 [{base.code}+{8 * slot}], {count}")
+        m.line("fence.mbarrier_init.release.cluster")
+        m.line("fence.proxy.async.shared::cta")
+
+    def barrier_of(self, base: Register, slot: Register) -> Register:
+        """Return a slot's barrier."""
+        return self.low.arithmetic.add(self.low.arithmetic.mul(slot, 8), base)
+
+    def wait(self, base: Register, slot: Register, parity: Register) -> None:
+        """Wait until a barrier's phase ends."""
+        m, label = self.machine, self.machine.label()
+        m.place(label)
+        at = self.barrier_of(base, slot)
+        done = m.result(
+            "mbarrier.try_wait.parity.shared::cta.b64", boolean, f"[{at.code}]", parity
+        )
+        m.line(f"@!{done.code} bra {label}")
+
+    def advance(self) -> None:
+        """Go to the next slot; the parity turns with each round."""
+        m, ops = self.machine, self.low.arithmetic
+        following = ops.add(m.read(self.slot), 1)
+        wraps = m.compare("eq", following, ops.word(self.stages))
+        m.assign(self.slot, m.select(wraps, ops.word(0), following))
+        turned = m.binary("xor", m.read(self.parity), m.select(wraps, ops.word(1), ops.word(0)))
+        m.assign(self.parity, turned)
+
+    def tile(self, copy: Op, slot: Register) -> MemoryTile:
+        """Return a copy's tile: rows of 128 bytes, swizzled as TMA and wgmma agree."""
+        found, ops = cast(TileType, copy.result.type), self.low.arithmetic
+        base = ops.add(ops.add(ops.mul(slot, self.slot_bytes), self.base), self.offsets[copy])
+        sides = zip((ROW_BYTES, 2), found.shape, strict=True)
+        strides = tuple(tuple(Stride(step * b.step) for b in bits_along(0, 1, e)) for step, e in sides)
+        return MemoryTile("shared", found.dtype, found.shape, base, strides)
+
+
+class _Issue:
+    """What copies do in the loading warp: start TMA."""
+
+    def __init__(self, ring: _Ring, slot: Register, maps: dict[Value, str]) -> None:
+        self.ring, self.slot, self.maps = ring, slot, maps
+
+    def copy(self, low: Lowering, staged: StagedCopy) -> MemoryTile:
+        """Start one copy."""
+        tile, op = self.ring.tile(staged.op, self.slot), staged.op
+        row, column = (low.arithmetic.convert(low.scalar(v), u32) for v in op.operands[1:3])
+        full = self.ring.barrier_of(self.ring.full, self.slot)
+        self.ring.machine.line(
+            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+            f"[{tile.base.code}], [{self.maps[op.operands[0]]}, {{{column.code}, {row.code}}}], "
+            f"[{full.code}]"
+        )
+        return tile
+
+
+class _Use:
+    """What copies do in the multiplying warpgroups: name the tile."""
+
+    def __init__(self, ring: _Ring, slot: Register) -> None:
+        self.ring, self.slot = ring, slot
+
+    def copy(self, low: Lowering, staged: StagedCopy) -> MemoryTile:
+        """Return the tile."""
+        return self.ring.tile(staged.op, self.slot)
+
+
+class WarpgroupProducts(FragmentProducts):
+    """Lowers a whole kernel, see the module."""
+
+    def __init__(self) -> None:
+        self.ring: _Ring | None = None
+        self.is_loading = False
+        self.maps: dict[Value, str] = {}
+        self.tensor_maps: list[TensorMap] = []
+
+    def accumulator(self, low: Lowering, op: Op) -> Fragment:
+        """Return the layout of wgmma's results: a warpgroup for each 64 rows."""
+        rows, columns = cast(TileType, op.result.type).shape
+        registers = (Bit(1, 1), Bit(0, 8), *bits_along(1, 8, columns // 8))
+        lanes = (*bits_along(1, 2, 4), *bits_along(0, 1, 8))
+        return Fragment((rows, columns), registers, lanes, bits_along(0, 16, rows // 16))
+
+    def run(self, low: Lowering) -> None:
+        """Lower the kernel: roles first, each a loop over tiles."""
+        machine, ops = cast(PtxMachine, low.machine), low.arithmetic
+        (pipeline,) = (op for op in low.kernel.body.operations if op.opcode == "pipeline")
+        self.ring = _Ring(low, pipeline)
+        self._declare_maps(low, machine, pipeline)
+        first = machine.compare("eq", low.thread(), ops.word(0))
+        machine.branch(first, lambda: cast(_Ring, self.ring).prepare(low.threads // GROUP))
+        machine.line("bar.sync 0")
+        loads = machine.compare("ge", low.thread(), ops.word(low.threads))
+        machine.branch(loads, lambda: self._load(low), lambda: self._multiply(low))
+
+    def _declare_maps(self, low: Lowering, machine: PtxMachine, pipeline: Op) -> None:
+        copies = [op for op in pipeline.regions[0].operations if op in cast(_Ring, self.ring).offsets]
+        assert all(op.result in product_operands(low.kernel.body) for op in copies)
+        for number, op in enumerate(copies):
+            array = op.operands[0]
+            found = machine.result("mov.b64", u64, f"map{number}")
+            found = machine.result("cvta.param.u64", u64, found)
+            self.maps[array] = found.code
+            memory = cast(ArrayType, array.type)
+            sizes = tuple(size for size in memory.shape if size is not None)
+            box = cast(TileType, op.result.type).shape
+            place = low.kernel.parameters.index(array)
+            self.tensor_maps.append(TensorMap(parameter=place, shape=sizes, box=box))
+
+    def _load(self, low: Lowering) -> None:
+        machine = cast(PtxMachine, low.machine)
+        machine.line("setmaxnreg.dec.sync.aligned.u32 24")
+        one = machine.compare("eq", low.thread(), low.arithmetic.word(low.threads))
+        self.is_loading = True
+        machine.branch(one, lambda: self._tiles(low))
+        self.is_loading = False
+
+    def _multiply(self, low: Lowering) -> None:
+        registers = 240 if low.threads == 2 * GROUP else 232
+        cast(PtxMachine, low.machine).line(f"setmaxnreg.inc.sync.aligned.u32 {registers}")
+        self._tiles(low)
+
+    def _tiles(self, low: Lowering) -> None:
+        """Loop over tiles, a few rows of tiles at a time."""
+        machine, ops = low.machine, low.arithmetic
+        across, down = (ops.convert(low.size(size), u32) for size in low.kernel.grid)
+        total = ops.mul(across, down)
+        counter = machine.variable(machine.workgroup(0))
+        step = machine.num_workgroups(0)
+
+        def turn() -> None:
+            tile = machine.read(counter)
+            per = ops.mul(across, TILE_ROWS)
+            group, rest = machine.binary("div", tile, per), machine.binary("rem", tile, per)
+            top = ops.mul(group, TILE_ROWS)
+            rows = machine.binary("min", machine.binary("sub", down, top), ops.word(TILE_ROWS))
+            y = ops.add(top, machine.binary("rem", rest, rows))
+            low.place = (machine.binary("div", rest, rows), y)
+            for op in low.kernel.body.operations:
+                if not self.is_loading or op.opcode not in ("store_tile", "tile_full"):
+                    low.operation(op)
+            machine.assign(counter, ops.add(tile, step))
+
+        machine.loop(lambda: machine.compare("lt", machine.read(counter), total), turn)
+        low.place = None
+
+    def pipeline(self, low: Lowering, op: Op) -> bool:
+        """Lower the pipeline for the present role."""
+        if self.is_loading:
+            self._issue(low, op)
+        else:
+            self._consume(low, op)
+        return True
+
+    def _steps(self, low: Lowering, op: Op) -> tuple[str, Register, Register]:
+        lower, upper, step = (low.index(v) for v in op.operands[:3])
+        return low.machine.variable(lower), upper, step
+
+    def _issue(self, low: Lowering, op: Op) -> None:
+        ring, machine = cast(_Ring, self.ring), cast(PtxMachine, low.machine)
+        counter, upper, step = self._steps(low, op)
+
+        def turn() -> None:
+            index, slot = machine.read(counter), machine.read(ring.slot)
+            # The first round finds every slot empty: the phase before the first has ended.
+            ring.wait(ring.empty, slot, machine.binary("xor", machine.read(ring.parity), low.arithmetic.word(1)))
+            full = ring.barrier_of(ring.full, slot)
+            size = ring.slot_bytes
+            machine.line(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full.code}], {size}")
+            low.stage = cast("None", _Issue(ring, slot, self.maps))
+            low.region(op.regions[0], [index])
+            low.stage = None
+            ring.advance()
+            machine.assign(counter, low.arithmetic.add(index, step))
+
+        machine.loop(lambda: machine.compare("lt", machine.read(counter), upper), turn)
+
+    def _consume(self, low: Lowering, op: Op) -> None:
+        """Multiply slot by slot; a slot is handed back when the next one's products are on."""
+        ring, machine, ops = cast(_Ring, self.ring), cast(PtxMachine, low.machine), low.arithmetic
+        (product,) = (o for o in op.regions[1].operations if o.opcode == "mma")
+        layout = low.layouts[product.result]
+        initial = cast(Tile, low.get(op.operands[3])).fragment(low, layout).elements(low)
+        held = [machine.fresh(f32) for _ in initial]
+        for register, value in zip(held, initial, strict=True):
+            machine.line(f"mov.f32 {register.code}, {value.code}")
+        counter, upper, step = self._steps(low, op)
+        before = machine.variable(ops.word(ring.stages))
+        lane = ops.integer("and", low.thread(), GROUP - 1)
+        leads = machine.compare("eq", lane, ops.word(0))
+
+        def release() -> None:
+            slot = machine.read(before)
+            some = machine.compare("lt", slot, ops.word(ring.stages))
+            at = ring.barrier_of(ring.empty, slot)
+            mine = machine.binary("and", leads, some)
+            machine.line(f"@{mine.code} mbarrier.arrive.shared::cta.b64 _, [{at.code}]")
+
+        def turn() -> None:
+            index, slot = machine.read(counter), machine.read(ring.slot)
+            ring.wait(ring.full, slot, machine.read(ring.parity))
+            low.stage = cast("None", _Use(ring, slot))
+            tiles = low.region(op.regions[0], [index])
+            low.stage = None
+            a, b = self._operands(low, op, product, tiles)
+            machine.line("wgmma.fence.sync.aligned")
+            self._products(low, held, a, b, layout.shape[1])
+            machine.line("wgmma.commit_group.sync.aligned")
+            machine.line("wgmma.wait_group.sync.aligned 1")
+            release()
+            machine.assign(before, slot)
+            ring.advance()
+            machine.assign(counter, ops.add(index, step))
+
+        machine.loop(lambda: machine.compare("lt", machine.read(counter), upper), turn)
+        machine.line("wgmma.wait_group.sync.aligned 0")
+        release()
+        low.set(op.results[0], FragmentTile(layout, f32, held))
+
+    def _operands(
+        self, low: Lowering, op: Op, product: Op, tiles: list[object]
+    ) -> tuple[MemoryTile, MemoryTile]:
+        compute = op.regions[1]
+        for value, tile in zip(compute.arguments[-len(tiles) :], tiles, strict=True):
+            low.set(value, tile)
+        for inner in compute.operations:
+            if inner.opcode == "transpose":
+                low.operation(inner)
+        a, b = (cast(MemoryTile, low.get(v)) for v in product.operands[:2])
+        return a, b
+
+    def _products(
+        self, low: Lowering, held: list[Register], a: MemoryTile, b: MemoryTile, columns: int
+    ) -> None:
+        machine, ops = cast(PtxMachine, low.machine), low.arithmetic
+        group = ops.integer("shr", low.thread(), 7)
+        left = self._descriptor(low, ops.add(a.base, ops.mul(group, ROWS * ROW_BYTES)))
+        right = self._descriptor(low, b.base)
+        names = ", ".join(x.code for x in held)
+        kind = a.dtype.name
+        for number in range(a.shape[1] // 16):
+            x, y = ops.add(left, 2 * number), ops.add(right, 2 * number)
+            machine.line(
+                f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
+                f"{{{names}}}, {x.code}, {y.code}, 1, 1, 1, 0, 0"
+            )
+
+    def _descriptor(self, low: Lowering, address: Register) -> Register:
+        """Return a descriptor of rows of 128 swizzled bytes, eight rows in 1024 bytes."""
+        ops, machine = low.arithmetic, cast(PtxMachine, low.machine)
+        start = ops.integer("and", ops.integer("shr", address, 4), 0x3FFF)
+        fixed = machine.constant(1 << 62 | 64 << 32 | 1 << 16, u64)
+        return machine.binary("or", ops.convert(start, u64), fixed)
