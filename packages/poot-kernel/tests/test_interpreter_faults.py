@@ -19,6 +19,7 @@ from poot_kernel.language import (
     Array,
     InOut,
     Out,
+    RawInOut,
     atomic,
     barrier,
     clamp_index,
@@ -264,3 +265,18 @@ def test_wrong_arguments(x, match):
         interpret(total.specialise(), [10, x, np.zeros(1, np.float32)])
     with pytest.raises(ValueError, match="takes 3 arguments"):
         interpret(total.specialise(), [10, x])
+
+
+@kernel(level="lane", grid=[1], workgroup_size=8)
+def raw_bytes(w: RawInOut, y: Out[f32, 8]):
+    store(w[local_id() * 4], f32(local_id()))
+    barrier()
+    y[local_id()] = load(w[28 - local_id() * 4], dtype=f32)
+
+
+def test_raw_bytes_race_too():
+    y = np.zeros(8, np.float32)
+    interpret(raw_bytes.specialise(), [np.zeros(32, np.uint8), y])
+    np.testing.assert_array_equal(y, np.arange(8)[::-1])
+    with pytest.raises(RaceFault, match="race on element 28 of 'w'"):
+        interpret(without(raw_bytes.specialise(), "barrier", 0), [np.zeros(32, np.uint8), y])

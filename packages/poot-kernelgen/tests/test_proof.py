@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from poot_kernel import interleaved, parse_kernel, print_kernel, structurally_equal
 from poot_kernelgen.proof import INTERLEAVED, RAW, flash_attention, gemm, q4_k_matmul
 from poot_quant import decode, format_by_name, random_blocks
 
@@ -69,3 +70,22 @@ def test_q4_k(layout, tokens, tile):
     expected = activation.reshape(tokens, k) @ weights.T
     bound = np.abs(activation.reshape(tokens, k)) @ np.abs(weights).T
     assert (np.abs(y - expected) <= 2**-18 * bound).all()
+
+
+def test_gemm_with_packed_weights():
+    rng = np.random.default_rng(4)
+    m, n, k = 12, 64, 64
+    a = rng.standard_normal((m, k)).astype(BF16)
+    b = rng.standard_normal((n, k)).astype(BF16)
+    c = np.full((m, n), np.nan, np.float32)
+    packed = np.ascontiguousarray(b.reshape(n // 16, 16, k // 2, 2).transpose(0, 2, 1, 3))
+    layout = interleaved("kn", "k2n16", (32, 32))
+    gemm(m, n, k, a, packed.reshape(-1), c, TM=6, TN=32, TK=32, MASKED=False, B_LAYOUT=layout)
+    expected = a.astype(np.float64) @ b.astype(np.float64).T
+    np.testing.assert_allclose(c, expected, rtol=0, atol=64 * 2**-20)
+
+
+@pytest.mark.parametrize("proof", [gemm, flash_attention, q4_k_matmul])
+def test_text_round_trip(proof):
+    function = proof.specialise()
+    assert structurally_equal(parse_kernel(print_kernel(function)), function)

@@ -14,7 +14,7 @@ from poot_kernel.interpreter._memory import Memory
 from poot_kernel.interpreter.errors import KernelFault
 from poot_kernel.ir import Op, Size, Value, VectorType
 
-__all__ = ["LANE_RULES", "raw_dtype"]
+__all__ = ["LANE_RULES", "raw_dtype", "spread_out"]
 
 
 def raw_dtype(memory: Memory, dtype: DType) -> bool:
@@ -29,7 +29,7 @@ def _indices(machine: Machine, operands: Sequence[Value]) -> list[Array]:
     return [machine.array(operand).astype(np.int64) for operand in operands]
 
 
-def _elements(at: Array, active: Array, count: int) -> tuple[Array, Array]:
+def spread_out(at: Array, active: Array, count: int) -> tuple[Array, Array]:
     """Return addresses and mask of count contiguous elements, on a new last axis."""
     spread = at[..., None] + np.where(active[..., None], np.arange(count), 0)
     return spread, np.broadcast_to(active[..., None], spread.shape)
@@ -52,11 +52,12 @@ def _load(machine: Machine, op: Op) -> Sequence[Any]:
         size = count * dtype.itemsize
         at = memory.byte_address(indices[0], active, size)
         _check_alignment(machine, op, at, active, 1)
-        found = memory.read_bytes(at, size).view(dtype.numpy)
+        spread, wide = spread_out(at, active, size)
+        found = memory.read(spread, wide, machine.accessors(spread.shape)).view(dtype.numpy)
     else:
         at = memory.address(indices, active, count)
         _check_alignment(machine, op, at, active, dtype.itemsize)
-        spread, wide = _elements(at, active, count)
+        spread, wide = spread_out(at, active, count)
         found = memory.read(spread, wide, machine.accessors(spread.shape))
     other = extra[1] if len(extra) > 1 else np.zeros((), dtype.numpy)
     if count == 1:
@@ -84,7 +85,7 @@ def _store(machine: Machine, op: Op) -> Sequence[Any]:
     else:
         at = memory.address(indices, active, wide.shape[-1])
         _check_alignment(machine, op, at, active, dtype.itemsize)
-    spread, mask = _elements(at, active, wide.shape[-1])
+    spread, mask = spread_out(at, active, wide.shape[-1])
     memory.write(spread, wide, mask, machine.accessors(spread.shape), _order(machine))
     return ()
 

@@ -18,7 +18,7 @@ from poot_core import PootError
 from poot_kernel.interpreter._memory import Memory
 from poot_kernel.interpreter._races import Accessors
 from poot_kernel.interpreter.errors import KernelFault
-from poot_kernel.ir import OPCODES, KernelFunction, Op, Region, Size, TileType, Value
+from poot_kernel.ir import OPCODES, KernelFunction, Op, Region, Size, Value
 
 __all__ = ["Array", "Machine", "Rule", "Workgroup"]
 
@@ -174,13 +174,6 @@ class Machine:
         """
         if not self.mask.all():
             raise KernelFault("stands under control flow that not all invocations reach")
-
-    def zeros(self, value: Value) -> Any:
-        """Return zeros in the form of a value."""
-        found = cast("Any", value.type)
-        shape = found.shape if isinstance(found, TileType) else self.mask.shape
-        count = getattr(found, "count", None)
-        return np.zeros((*shape, count) if count else shape, found.dtype.numpy)
 
 
 class _Masked:

@@ -140,15 +140,6 @@ class Memory:
         """Check and remember an atomic access."""
         self._touch("atomic", at, active, who)
 
-    def read_bytes(self, at: Array, num_bytes: int) -> Array:
-        """Return bytes at byte offsets, with a new last axis."""
-        return self._bytes[at[..., None] + np.arange(num_bytes)]
-
-    def write_bytes(self, at: Array, values: Array, active: Array) -> None:
-        """Write bytes (last axis) at byte offsets where active."""
-        spread = at[..., None] + np.arange(values.shape[-1])
-        self._bytes[spread[active]] = values[active]
-
     def _touch(self, touch: Touch, at: Array, active: Array, who: Accessors) -> None:
         if self._written is not None and self._check and touch != "write":
             unwritten = active & ~self._written[at]

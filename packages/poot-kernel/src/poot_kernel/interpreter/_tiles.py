@@ -9,7 +9,7 @@ import numpy as np
 
 from poot_core import DType
 from poot_kernel.interpreter._elements import combine, convert, element_dtype
-from poot_kernel.interpreter._lanes import raw_dtype
+from poot_kernel.interpreter._lanes import raw_dtype, spread_out
 from poot_kernel.interpreter._machine import Array, Machine, Rule
 from poot_kernel.interpreter._memory import Memory
 from poot_kernel.interpreter._products import PRODUCTS
@@ -80,7 +80,9 @@ def _read(machine: Machine, op: Op, memory: Memory, indices: list[Array], tile: 
     if raw_dtype(memory, dtype):
         active = _active(op, memory, indices, tile.shape, dtype.itemsize)
         at = memory.byte_address(indices[0], active, dtype.itemsize)
-        found = memory.read_bytes(at, dtype.itemsize).view(dtype.numpy)[..., 0]
+        spread, wide = spread_out(at, active, dtype.itemsize)
+        found = memory.read(spread, wide, machine.accessors(spread.shape))
+        found = found.view(dtype.numpy)[..., 0]
     else:
         active = _active(op, memory, indices, tile.shape, 1)
         at = memory.address(indices, active)
@@ -120,8 +122,7 @@ def _write(
     if raw_dtype(memory, dtype):
         at = memory.byte_address(indices[0], active, dtype.itemsize)
         wide = np.ascontiguousarray(tile)[..., None].view(np.uint8)
-        spread = at[..., None] + np.arange(dtype.itemsize)
-        mask = np.broadcast_to(active[..., None], spread.shape)
+        spread, mask = spread_out(at, active, dtype.itemsize)
         memory.write(spread, wide, mask, machine.accessors(spread.shape), _all(spread))
         return
     at = memory.address(indices, active)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import hashlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -226,9 +227,17 @@ def _const(importer: StatementImporter, argument: ast.arg) -> ConstAnnotation | 
 
 
 def _suffix(constants: dict[str, object]) -> str:
-    parts = [
-        f"_{name}{item.name if isinstance(item, DType) else int(item)}"
-        for name, item in sorted(constants.items())
-        if isinstance(item, DType | int)
-    ]
-    return "".join(parts)
+    """Return what tells one specialisation's entry point from another's."""
+    return "".join(f"_{name}{_word(item)}" for name, item in sorted(constants.items()))
+
+
+def _word(item: object) -> str:
+    match item:
+        case DType(name=name):
+            return name
+        case int():
+            return str(int(item)).replace("-", "m")
+        case str() if item.isidentifier():
+            return item
+        case _:
+            return hashlib.sha256(repr(item).encode()).hexdigest()[:8]
