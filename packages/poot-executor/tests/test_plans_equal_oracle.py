@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from tiny_decoder import OPTIONS, make, some_rows, step_of
 
-from poot_core import DeviceError, Settings, SettingsError, ShapeError
-from poot_executor import open_engine
+from poot_core import DeviceError, Settings, SettingsError, ShapeError, Target
+from poot_executor import PlanOptions, compile_graph, open_engine, trace_options
+from poot_executor._device_runner import DeviceRunner
+from poot_executor._program_engine import ProgramEngine
+from poot_executor._reference_device import ReferenceDevice, reference_table
 
 # Both compute in f32; sums associate differently. Relative to the root mean square of the logits.
 F32_TOLERANCE = 2e-5
@@ -75,6 +78,25 @@ def test_rounded_activations_stay_near_the_oracle(formats):
         # 8 bits a block of 32 lose about 0.6% in each of some ten products in a row.
         error = np.sqrt(np.mean((rough.logits() - expected) ** 2))
         assert 0 < error <= 0.03 * scale
+
+
+def test_residuals_of_outliers_bring_the_oracle_nearer():
+    model = make(formats=("Q4_1", "Q8_0"))
+    errors = []
+    for residual in (False, True):
+        graph = model.trace(trace_options(OPTIONS))
+        options = PlanOptions(
+            max_tokens=64, max_logits=64, context_tokens=64, residual=residual, check=True
+        )
+        device = ReferenceDevice(Target.parse("cpu:x86-64"))
+        program = compile_graph(graph, device.target, options)
+        runner = DeviceRunner(device, program, reference_table(program), model.weights, OPTIONS)
+        engine = ProgramEngine(program, runner, OPTIONS, backend="reference", device="")
+        engine.forward(step_of(some_rows(), [9, 1, 17]))
+        oracle = opened(model, "oracle")
+        oracle.forward(step_of(some_rows(), [9, 1, 17]))
+        errors.append(np.sqrt(np.mean((engine.logits() - oracle.logits()) ** 2)))
+    assert errors[1] < errors[0]
 
 
 @pytest.mark.parametrize("precision", ["f32", "auto"])

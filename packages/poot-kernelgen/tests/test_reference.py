@@ -70,6 +70,29 @@ def test_a_row_program_is_rms_norm_in_three_roundings():
     assert (np.abs(widened - plain) <= np.abs(plain) / 256).all()
 
 
+def test_blocks_with_outliers_keep_what_rounding_lost():
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((3, 128), np.float32)
+    x[0, 40] = 60.0
+    found = ref.quantise_activation(x, residual=True)
+    plain = ref.quantise_activation(x)
+    np.testing.assert_array_equal(found.codes, plain.codes)
+    assert (found.residual_scales[0] > 0).tolist() == [False, True, False, False]
+    assert not found.residual_codes[0, :32].any()
+    error = np.abs(ref.dequantise_activation(found) - x).reshape(3, 4, 32).max(-1)
+    assert error[0, 1] <= 60 / 127 / 2 / 127 / 2 * 1.01
+    values = ref.dequantise_activation(found).reshape(3, 4, 32)
+    np.testing.assert_allclose(found.sums, values.sum(-1), rtol=1e-5, atol=1e-4)
+    weight = ref.LogicalWeight(
+        rng.integers(0, 16, (8, 128)).astype(np.int8),
+        rng.random((8, 4), np.float32),
+        rng.standard_normal((8, 4)).astype(np.float32),
+    )
+    request = ContractionRequest(weight=WeightLayout(source="Q4_1"), activation="i8r", regime="few")
+    expected = values.reshape(3, 128).astype(np.float64) @ weight.values().T.astype(np.float64)
+    np.testing.assert_allclose(ref.contract(request, weight, found), expected, rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_0"])
 def test_an_i8_contraction_is_the_product_of_the_rounded_values(name):
     rng = np.random.default_rng(1)

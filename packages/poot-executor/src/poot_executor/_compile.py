@@ -52,6 +52,7 @@ class PlanOptions:
         layout: Returns the device layout of a stored type.
         query_tiles: Tokens of an attention work item: of a decode step, of any other.
         repeat_layers: Whether equal layers are planned once.
+        residual: Whether 8-bit operands keep what rounding lost in blocks with outliers (``i8r``).
         check: Whether the graph is verified after each pass.
     """
 
@@ -62,6 +63,7 @@ class PlanOptions:
     layout: Callable[[str], WeightLayout] = field(default=_plain_layout)
     query_tiles: tuple[int, int] = (1, 8)
     repeat_layers: bool = True
+    residual: bool = False
     check: bool = False
 
     @property
@@ -78,7 +80,9 @@ def pipeline(target: Target, options: PlanOptions) -> tuple[Pass, ...]:
     interleave = options.layout("f32").interleave
 
     def choose(matrix: Matrix) -> Any:
-        return choose_activation(matrix, options.precision, target.features)
+        return choose_activation(
+            matrix, options.precision, target.features, residual=options.residual
+        )
 
     return (
         InlineRegions(),

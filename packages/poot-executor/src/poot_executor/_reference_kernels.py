@@ -116,19 +116,27 @@ def _row_program(request: RowProgram, a: _Arguments) -> None:
     for target, result in zip(targets, results, strict=True):
         if result is None:
             continue
-        parts: Sequence[Array] = result if isinstance(result, tuple) else (result,)
+        found = result if isinstance(result, tuple) else (result,)
+        parts = [part for part in found if part is not None]
         for array, part in zip(target, parts, strict=True):
             array[...] = part.reshape(array.shape)
 
 
 def _targets(output: RowOutput, rows: int, shape: Sequence[int], a: _Arguments) -> list[Array]:
-    if output.kind == "i8":
-        k = prod(shape)
-        blocks = (rows, k // ref.BLOCK)
-        return [a.array(i8, (rows, k)), a.array(f32, blocks), a.array(f32, blocks)]
+    if output.kind in {"i8", "i8r"}:
+        return _quantised(output.kind, rows, prod(shape), a)
     if output.kind == "bf16":
         return [a.array(bf16, (rows, *shape)).view(np.uint16)]
     return [a.array(dtype_by_name(output.dtype), (rows, *shape))]
+
+
+def _quantised(kind: str, rows: int, k: int, a: _Arguments) -> list[Array]:
+    """Return codes, scales and sums, and with a residual its codes and scales."""
+    blocks = (rows, k // ref.BLOCK)
+    arrays = [a.array(i8, (rows, k)), a.array(f32, blocks), a.array(f32, blocks)]
+    if kind == "i8r":
+        arrays += [a.array(i8, (rows, k)), a.array(f32, blocks)]
+    return arrays
 
 
 def _pool(a: _Arguments, layout: KvLayout, blocks: int) -> Array:
@@ -156,10 +164,8 @@ def _contraction(request: ContractionRequest, a: _Arguments) -> None:
     total = 2 * n if request.gated else n
     weight = _logical(a.value(), request.weight, total, k, gated=request.gated)
     activation: Any
-    if request.activation == "i8":
-        blocks = (rows, k // ref.BLOCK)
-        codes = a.array(i8, (rows, k))
-        activation = ref.QuantisedActivation(codes, a.array(f32, blocks), a.array(f32, blocks))
+    if request.activation in {"i8", "i8r"}:
+        activation = ref.QuantisedActivation(*_quantised(request.activation, rows, k, a))
     elif request.activation == "bf16":
         activation = a.array(bf16, (rows, k)).view(np.uint16)
     else:

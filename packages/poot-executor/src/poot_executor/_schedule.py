@@ -204,9 +204,10 @@ class _Scheduler:
         elements = 1
         for dim in static_shape(maker, value):
             elements *= dim
-        if maker.op == "quantise" and maker.attributes["kind"] == "i8":
+        if maker.op == "quantise" and maker.attributes["kind"] in {"i8", "i8r"}:
             groups = elements // _I8_BLOCK
-            return elements, 4 * groups, 4 * groups
+            plain = (elements, 4 * groups, 4 * groups)
+            return plain if maker.attributes["kind"] == "i8" else (*plain, elements, 4 * groups)
         assert isinstance(value.dtype, DType)
         return (elements * value.dtype.itemsize,)
 

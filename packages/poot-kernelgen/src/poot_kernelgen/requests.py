@@ -38,8 +38,10 @@ __all__ = [
 Regime = Literal["one", "few", "some", "many"]
 """Rows of the left operand: 1; 2 to 8; 9 to 64; more."""
 
-Activation = Literal["f32", "bf16", "i8"]
-"""What the left operand is rounded to. ``i8``: blocks of 32 with an f32 scale and the block's sum."""
+Activation = Literal["f32", "bf16", "i8", "i8r"]
+"""What the left operand is rounded to. ``i8``: blocks of 32 with an f32 scale and the block's sum.
+``i8r``: the same, and where a block's largest element is over 4 times the row's root mean square, the
+rounding error of the block in 8 bits as well (outlier channels cost most of the accuracy of ``i8``)."""
 
 
 # --- Row programs: everything pointwise, normalising, rotary, quantising --------------------------
@@ -95,7 +97,9 @@ class RowOutput:
         value: Number of the value that is stored.
         kind: ``plain`` stores it as it is. ``i8`` stores three arrays, flattened row-local length K:
             int8 codes (K), f32 scales (K/32) and f32 scale * sum(codes) (K/32); K is a multiple
-            of 32. ``bf16`` stores the value rounded to bf16 (nearest even).
+            of 32. ``i8r`` stores two more: int8 codes (K) of what rounding lost and their f32 scales
+            (K/32), both 0 in blocks without outliers; its sums are those of both codes.
+            ``bf16`` stores the value rounded to bf16 (nearest even).
             ``kv`` stores into a paged pool (see ``KvLayout``) at the slot named by an i32 input.
         dtype: Element type of a plain output.
         slot_input: For ``kv``: number of the (i32, shape ()) input that holds the slot; negative
@@ -105,7 +109,7 @@ class RowOutput:
     """
 
     value: int
-    kind: Literal["plain", "i8", "bf16", "kv"] = "plain"
+    kind: Literal["plain", "i8", "i8r", "bf16", "kv"] = "plain"
     dtype: str = "f32"
     slot_input: int | None = None
     layout: KvLayout | None = None
@@ -117,8 +121,9 @@ class RowProgram:
 
     Arguments of the kernel, in order: the inputs' pointers (an input with ``per_row`` false too), each
     ``indexed_by`` input's pointer followed by its row count (i64); the outputs' pointers (three for
-    ``i8``: codes, scales, scaled sums), each ``kv`` output's pointer followed by its pool's number of
-    slots (i64); the number of rows (i64); the status pointer if anything is indexed or ``kv``.
+    ``i8``: codes, scales, scaled sums; five for ``i8r``: residual codes and their scales too), each
+    ``kv`` output's pointer followed by its pool's number of slots (i64); the number of rows (i64); the
+    status pointer if anything is indexed or ``kv``.
     """
 
     inputs: tuple[RowInput, ...]
@@ -164,7 +169,9 @@ class ContractionRequest:
     """``y[m, n] = epilogue(sum over k of x[m, k] * w[n, k])``, one ascending chain per element.
 
     Arguments of the kernel, in order: weight pointer; activation pointers (one for f32 and bf16,
-    three for i8: codes, scales, scaled sums); epilogue input pointers; result pointer; rows M (i64),
+    three for i8: codes, scales, scaled sums; five for i8r: residual codes, residual scales too, whose
+    products are a second ascending chain after the first, so that blocks of zeros change no bit and
+    may be left out); epilogue input pointers; result pointer; rows M (i64),
     N (i64, results per row), K (i64), row stride of the result in elements (i64).
     A gated contraction reads a weight of 2N rows, in which ``interleave`` rows of the first half and
     ``interleave`` rows of the second half alternate, and stores N results.

@@ -15,19 +15,24 @@ from poot_kernelgen import Activation
 __all__ = ["RoundActivations", "choose_activation"]
 
 
-def choose_activation(matrix: Matrix, precision: str, features: frozenset[str]) -> Activation:
+def choose_activation(
+    matrix: Matrix, precision: str, features: frozenset[str], *, residual: bool = False
+) -> Activation:
     """Return the activation type of a weight: from its format, shape and device, never from T.
 
     Args:
         matrix: The weight.
         precision: ``f32`` or ``auto``.
         features: Instruction-set extensions of the target.
+        residual: Whether 8-bit operands keep what rounding lost where there are outliers.
     """
     if precision == "f32" or matrix.source in {"f32", "f16"}:
         return "f32"
     if matrix.source == "bf16":
         return "bf16" if "avx512bf16" in features else "f32"
-    return "i8" if matrix.k % 32 == 0 else "f32"
+    if matrix.k % 32:
+        return "f32"
+    return "i8r" if residual else "i8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class RoundActivations:
             if activation != "f32":
                 key = (x.id, activation)
                 if key not in rounded:
-                    kind = TensorType(x.shape, i8 if activation == "i8" else bf16)
+                    kind = TensorType(x.shape, bf16 if activation == "bf16" else i8)
                     rounded[key] = fresh(kind)
                     equations.append(
                         Equation(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "BLOCK",
+    "OUTLIER",
     "QuantisedActivation",
     "dequantise_activation",
     "quantise_activation",
@@ -18,6 +19,14 @@ __all__ = [
 
 BLOCK = 32
 """Elements of a row that share one scale."""
+
+OUTLIER = 4.0
+"""A block whose largest element is over this many times the row's root mean square has a residual.
+
+Worst KL of the logits to f32 at the last position of three prompts, nats: SmolLM2-135M (Q4_1) 3.7e-3
+with ``i8``, 1.0e-3 with 6 (9% of blocks), 3.2e-4 with 4 (20%); Gemma 3 270M (Q4_K_M) 3.6e-3, 2.3e-3,
+5.4e-4; Qwen2.5 0.5B (Q4_K_M) 9.9e-4, 1.1e-3, 7.7e-5.
+"""
 
 Float32 = NDArray[np.float32]
 
@@ -28,15 +37,19 @@ class QuantisedActivation(NamedTuple):
     Attributes:
         codes: (rows, K) int8, in -127..127.
         scales: (rows, K / 32) f32.
-        sums: (rows, K / 32) f32: scale * sum of the block's codes.
+        sums: (rows, K / 32) f32: scale * sum of the block's codes, the residual's added.
+        residual_codes: (rows, K) int8 of what rounding lost; zeros without outliers; None for ``i8``.
+        residual_scales: (rows, K / 32) f32; 0 without outliers; None for ``i8``.
     """
 
     codes: NDArray[np.int8]
     scales: Float32
     sums: Float32
+    residual_codes: NDArray[np.int8] | None = None
+    residual_scales: Float32 | None = None
 
 
-def quantise_activation(x: Float32) -> QuantisedActivation:
+def quantise_activation(x: Float32, *, residual: bool = False) -> QuantisedActivation:
     """Return rows rounded to 8 bits in blocks of 32.
 
     A block's scale is ``max|x| * f32(1/127)``, its codes are ``x * (127 / max|x|)`` rounded to
@@ -44,21 +57,45 @@ def quantise_activation(x: Float32) -> QuantisedActivation:
 
     Args:
         x: (rows, K) with K a multiple of 32.
+        residual: Whether blocks with outliers keep what rounding lost, in 8 bits as well (``i8r``).
     """
     rows, width = x.shape
     blocks = x.reshape(rows, width // BLOCK, BLOCK)
+    codes, scales = _round(blocks)
+    sums = scales * codes.sum(axis=-1, dtype=np.float32)
+    if not residual:
+        return QuantisedActivation(codes.astype(np.int8).reshape(rows, width), scales, sums)
+    largest, square = np.abs(blocks).max(axis=-1), (x * x).sum(axis=-1, keepdims=True)
+    has_outlier = largest * largest * np.float32(width) > np.float32(OUTLIER**2) * square
+    rest: Float32 = (blocks - scales[..., None] * codes).astype(np.float32)
+    lost, lost_scales = _round(rest)
+    lost = np.where(has_outlier[..., None], lost, np.float32(0))
+    lost_scales = np.where(has_outlier, lost_scales, np.float32(0))
+    return QuantisedActivation(
+        codes.astype(np.int8).reshape(rows, width),
+        scales,
+        sums + lost_scales * lost.sum(axis=-1, dtype=np.float32),
+        lost.astype(np.int8).reshape(rows, width),
+        lost_scales,
+    )
+
+
+def _round(blocks: Float32) -> tuple[Float32, Float32]:
+    """Return codes, still f32, and scales of (rows, K / 32, 32)."""
     largest = np.abs(blocks).max(axis=-1)  # (rows, K / 32)
     safe = np.where(largest > 0, largest, np.float32(1))
     inverse = np.where(largest > 0, np.float32(127) / safe, np.float32(0))
-    codes = np.rint(blocks * inverse[..., None])
-    scales = largest * np.float32(1 / 127)
-    sums = scales * codes.sum(axis=-1, dtype=np.float32)
-    return QuantisedActivation(codes.astype(np.int8).reshape(rows, width), scales, sums)
+    scales: Float32 = largest * np.float32(1 / 127)
+    return np.rint(blocks * inverse[..., None]), scales
 
 
 def dequantise_activation(x: QuantisedActivation) -> Float32:
     """Return the f32 values that the codes stand for, (rows, K)."""
-    return np.repeat(x.scales, BLOCK, axis=-1) * x.codes.astype(np.float32)
+    values = np.repeat(x.scales, BLOCK, axis=-1) * x.codes.astype(np.float32)
+    if x.residual_codes is None or x.residual_scales is None:
+        return values
+    lost = np.repeat(x.residual_scales, BLOCK, axis=-1) * x.residual_codes.astype(np.float32)
+    return (values + lost).astype(np.float32)
 
 
 def round_to_bf16(x: Float32) -> NDArray[np.uint16]:

@@ -9,7 +9,11 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from poot_kernelgen.reference._activation import BLOCK, QuantisedActivation
+from poot_kernelgen.reference._activation import (
+    BLOCK,
+    QuantisedActivation,
+    dequantise_activation,
+)
 from poot_kernelgen.reference._nodes import evaluate_node
 from poot_kernelgen.reference._weight import LogicalWeight
 from poot_kernelgen.requests import ContractionRequest, Epilogue
@@ -62,15 +66,22 @@ def _rowwise(x: Array, w: Array) -> Float32:
 
 
 def _contract_i8(weight: LogicalWeight, x: QuantisedActivation) -> Float32:
-    rows, width = x.codes.shape
     if weight.scales is None:
-        values = np.repeat(x.scales, BLOCK, axis=1) * x.codes.astype(np.float32)
-        return _rowwise(values, weight.codes)
+        return _rowwise(dequantise_activation(x), weight.codes)
+    product = _plane(weight, x.codes, x.scales)
+    if x.residual_codes is None or x.residual_scales is None:
+        return product
+    return product + _plane(weight, x.residual_codes, x.residual_scales)
+
+
+def _plane(weight: LogicalWeight, codes: NDArray[np.int8], block_scales: Float32) -> Float32:
+    assert weight.scales is not None
+    rows, width = codes.shape
     groups = weight.scales.shape[1]
     group = width // groups
     w = weight.codes.reshape(len(weight.codes), groups, group).astype(np.int32)
-    a = x.codes.reshape(rows, groups, group).astype(np.int32)
-    scales = np.repeat(x.scales, BLOCK // group, axis=1)  # (rows, groups)
+    a = codes.reshape(rows, groups, group).astype(np.int32)
+    scales = np.repeat(block_scales, BLOCK // group, axis=1)  # (rows, groups)
     result = np.empty((rows, len(w)), np.float32)
     for row in range(rows):
         dots = np.einsum("ngk,gk->ng", w, a[row]).astype(np.float32)

@@ -78,8 +78,8 @@ def _store(
     full = np.ascontiguousarray(np.broadcast_to(value, (rows, *value.shape[1:])))
     if output.kind == "plain":
         return full
-    if output.kind == "i8":
-        return quantise_activation(_flat(full))
+    if output.kind in {"i8", "i8r"}:
+        return quantise_activation(_flat(full), residual=output.kind == "i8r")
     if output.kind == "bf16":
         return round_to_bf16(_flat(full))
     assert output.layout is not None
