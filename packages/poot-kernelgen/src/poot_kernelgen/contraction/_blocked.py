@@ -15,7 +15,7 @@ from poot_kernelgen.contraction._codec import ROWS, STEP, Codec, codec_of
 from poot_kernelgen.contraction._decode import StepReader
 from poot_kernelgen.contraction._kernel import Frame
 from poot_kernelgen.contraction._streamed import group_bytes
-from poot_kernelgen.contraction._sums import ByteOperand, add_bytes, byte_operand, float_weights
+from poot_kernelgen.contraction._sums import ByteOperand, add_bytes, byte_operand, float_weights, lift
 
 __all__ = ["ROW_BLOCK", "blocked_columns", "build_blocked"]
 
@@ -115,6 +115,10 @@ def build_blocked(frame: Frame) -> None:
     nbytes = _GROUPS * chunk_steps * _slot_bytes(activation, codec)
     slots = _Slots(frame=frame, codec=codec, memory=b.shared_alloc(u8, [nbytes]))
     sums = b.shared_alloc(f32, [_GROUPS, ROW_BLOCK, ROWS])
+    # Formats with two groups a step want lifted activations: once for all of the weight rows.
+    lifted = None
+    if activation == "i8" and codec.groups > 1:
+        lifted = b.shared_alloc(u8, [_TILE_ROWS, chunk_steps * STEP])
     unit = b.workgroup_id(0)
     first = b.mul(b.workgroup_id(1), ROW_BLOCK)
     end = b.minimum(b.add(first, ROW_BLOCK), frame.m)
@@ -128,8 +132,12 @@ def build_blocked(frame: Frame) -> None:
         for group in range(_GROUPS):
             _decode_chunk(slots, unit, group, span)
         with b.for_(first, end, _TILE_ROWS) as loop:
+            rows = frame.rows(loop.index, _TILE_ROWS)
+            if lifted is not None:
+                _lift_rows(frame, lifted, rows, span)
             for group in range(_GROUPS):
-                _add_chunk(slots, sums, group, (loop.index, first), span)
+                place = [group, b.sub(loop.index, first), 0]
+                _add_chunk(slots, (sums, lifted), rows, place, span)
     width = blocked_columns(frame.request.gated)
     with b.for_(first, end, _TILE_ROWS) as loop:
         row, column = b.sub(loop.index, first), b.mul(unit, width)
@@ -159,20 +167,36 @@ def _decode_chunk(slots: _Slots, unit: Value, part: int, steps: tuple[Value, Val
             b.store_tile(slots.memory, values, at, layout=Layout.parse(_VALUES))
 
 
+def _lift_rows(frame: Frame, lifted: Value, rows: Value, steps: tuple[Value, Value]) -> None:
+    b = frame.b
+    with b.for_(steps[0], steps[1]) as loop:
+        codes = frame.activation(0, rows, b.mul(loop.index, STEP), STEP)
+        b.store_tile(lifted, lift(b, codes), [0, b.mul(b.sub(loop.index, steps[0]), STEP)])
+
+
 def _add_chunk(
-    slots: _Slots, sums: Value, group: int, row: tuple[Value, Value], steps: tuple[Value, Value]
+    slots: _Slots,
+    memory: tuple[Value, Value | None],
+    rows: Value,
+    place: list[Value | int],
+    steps: tuple[Value, Value],
 ) -> None:
     frame, codec, b = slots.frame, slots.codec, slots.frame.b
-    rows = frame.rows(row[0], _TILE_ROWS)
-    place = [group, b.sub(row[0], row[1]), 0]
+    sums, lifted = memory
     acc = b.copy(sums, place, (_TILE_ROWS, ROWS), space="accumulator")
     with b.pipeline(steps[0], steps[1], 1, [acc]) as pipe:
         with pipe.load() as step:
-            x = [frame.activation(0, rows, b.mul(step, STEP), STEP)]
+            if lifted is None:
+                x = [frame.activation(0, rows, b.mul(step, STEP), STEP)]
+            else:
+                column = b.mul(b.sub(step, steps[0]), STEP)
+                x = [b.copy(lifted, [0, column], (_TILE_ROWS, STEP))]
             if frame.request.activation == "i8":
                 x += [frame.activation(i, rows, step, 1) for i in (1, 2)]
             pipe.yield_(*x)
         with pipe.compute() as x:
+            group = place[0]
+            assert isinstance(group, int)
             at = slots.address(group, b.sub(pipe.index, steps[0]))
             total = pipe.carried[0]
             if frame.request.activation == "i8":

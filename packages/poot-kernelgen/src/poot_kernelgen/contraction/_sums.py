@@ -14,7 +14,7 @@ from poot_kernelgen.contraction._codec import ROWS, Codec, dense_bytes
 from poot_kernelgen.contraction._decode import Step, group_values
 from poot_kernelgen.contraction._kernel import Frame
 
-__all__ = ["ByteOperand", "add_bytes", "byte_operand", "dense_tile", "float_weights"]
+__all__ = ["ByteOperand", "add_bytes", "byte_operand", "dense_tile", "float_weights", "lift"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,8 @@ def add_bytes(
         b: Where to build.
         codec: The weights' format.
         weights: The step.
-        x: (m, 32) i8 codes, (m, 1) f32 scales, (m, 1) f32 scale * sum of codes.
+        x: (m, 32) i8 codes (or u8 ones, lifted before), (m, 1) f32 scales, (m, 1) f32
+            scale * sum of codes.
         acc: (m, n) f32.
     """
     codes, scale, scaled_sum = x
@@ -88,7 +89,7 @@ def add_bytes(
         if weights.mins is None:
             return acc
         return b.map(lambda t, low, xsum: b.fma(low, xsum, t), acc, weights.mins[0], scaled_sum)
-    lifted = b.map(lambda v: b.xor(b.bitcast(v, u8), 128), codes)
+    lifted = lift(b, codes)
     parts = [
         b.slice(lifted, (0, codec.group * g), (shape[0], codec.group)) for g in range(codec.groups)
     ]
@@ -108,6 +109,13 @@ def add_bytes(
     start = b.tile_full(shape, b.constant(-128 * codec.group, i32))
     sums = [b.mma(part, ones, start, signature="exact") for part in parts]
     return _add_groups(b, acc, scale, sums, weights.mins)
+
+
+def lift(b: IRBuilder, codes: Value) -> Value:
+    """Return activation codes as u8, 128 more than they are; lifted ones pass."""
+    if codes.type.dtype is u8:  # pyright: ignore[reportAttributeAccessIssue]
+        return codes
+    return b.map(lambda v: b.xor(b.bitcast(v, u8), 128), codes)
 
 
 def _add_groups(
