@@ -13,6 +13,7 @@ from poot_core import DeviceCaps, PootError, Settings, SettingsError, Target
 from poot_executor._engine import Engine, EngineOptions, WeightSource
 
 if TYPE_CHECKING:
+    from poot_executor._device import Device
     from poot_executor._kernel_table import KernelTable
     from poot_executor._program import Program
     from poot_graph_ir import Graph, TraceOptions
@@ -72,7 +73,7 @@ def open_engine(
         from poot_kernel.compile import host_target
 
         reference = ReferenceDevice(host_target(settings))
-        program = plan(trace, options, reference.target)
+        program = plan(trace, options, reference.target, check=settings.check)
         runner = DeviceRunner(reference, program, reference_table(program), weights, options)
         return ProgramEngine(
             program, runner, options, backend="reference", device=reference.caps.name
@@ -88,7 +89,7 @@ def open_engine(
         service = getattr(device, "service", None)
         if service is None:
             service = own = CompileService(settings)
-        program, table = _program(trace, cache_key, options, device.target, device.caps, service)
+        program, table = _program(trace, cache_key, options, device, service, settings)
         service.release_workers()
         runner = DeviceRunner(device, program, table, weights, options)
     except BaseException:
@@ -134,7 +135,12 @@ def trace_options(options: EngineOptions) -> TraceOptions:
 
 
 def plan(
-    trace: Trace, options: EngineOptions, target: Target, caps: DeviceCaps | None = None
+    trace: Trace,
+    options: EngineOptions,
+    target: Target,
+    caps: DeviceCaps | None = None,
+    *,
+    check: bool = False,
 ) -> Program:
     """Trace a model and return its program for a target; nothing is compiled.
 
@@ -143,6 +149,7 @@ def plan(
         options: Bounds and precision.
         target: Instruction set.
         caps: Facts of the device, on which weight layouts may depend; by default plain layouts.
+        check: Whether the graph is verified after each pass.
 
     Raises:
         UnsupportedError: If the target cannot run the model; names the equation.
@@ -154,6 +161,7 @@ def plan(
         max_tokens=options.max_step_tokens,
         max_logits=options.max_step_tokens,
         context_tokens=options.context_tokens,
+        check=check,
     )
     if caps is not None:
         from poot_kernelgen import weight_layout_for
@@ -166,12 +174,13 @@ def _program(
     trace: Trace,
     cache_key: str,
     options: EngineOptions,
-    target: Target,
-    caps: DeviceCaps,
+    device: Device,
     service: CompileService,
+    settings: Settings,
 ) -> tuple[Program, KernelTable]:
     from poot_executor._codec import decode, encode
 
+    target, caps = device.target, device.caps
     key = _program_key(cache_key, options, target, caps)
     blob = service.cache.get("program", key)
     if blob is not None:
@@ -183,7 +192,7 @@ def _program(
             return program, table
     from poot_executor._build_kernels import build_kernels
 
-    program = plan(trace, options, target, caps)
+    program = plan(trace, options, target, caps, check=settings.check)
     table = build_kernels(program, target, caps, service)
     service.cache.put("program", key, encode((program, table)))
     return program, table
