@@ -64,8 +64,9 @@ def activation(kind: str, m: int, k: int, seed: int = 1):
     if kind == "bf16":
         rounded = ref.round_to_bf16(x)
         return rounded, [rounded], rounded.view(ml_dtypes.bfloat16).astype(np.float32)
-    quantised = ref.quantise_activation(x)
-    return quantised, list(quantised[:3]), ref.dequantise_activation(quantised)
+    quantised = ref.quantise_activation(x, residual=kind == "i8r")
+    arrays = list(quantised[: 5 if kind == "i8r" else 3])
+    return quantised, arrays, ref.dequantise_activation(quantised)
 
 
 def run(request, packed, x_arrays, inputs, m, n, k, target=NATIVE, chunks=2):
@@ -82,6 +83,7 @@ def bound(weight: ref.LogicalWeight, x: np.ndarray) -> np.ndarray:
 PACKED = list(FORMATS)
 CASES = [(s, a) for s in PACKED for a in ("i8", "f32")] + [
     ("f32", "f32"), ("f16", "f32"), ("bf16", "f32"), ("bf16", "bf16"),
+    *((source, "i8r") for source in ("Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q2_K", "IQ4_NL")),
 ]  # fmt: skip
 
 
@@ -95,7 +97,7 @@ def check(source: str, kind: str, regimes, counts, n: int, k: int, target=NATIVE
     )
     expected = ref.contract(request, weight, x)
     limit = TOLERANCE * np.sqrt(k) * bound(weight, values)
-    if kind == "i8":  # offsets are folded into sums of codes: relative to those
+    if kind in {"i8", "i8r"}:  # offsets are folded into sums of codes: relative to those
         low = np.abs(values) @ np.ones((k, n)) * np.abs(weight.values()).max()
         limit = limit + 2.0**-22 * low
     seen = None
@@ -129,7 +131,9 @@ def test_avx2_alone_gives_the_same_sums(source: str, kind: str) -> None:
     check(source, kind, ("one", "few", "many"), (1, 6), 40, k, AVX2)
 
 
-@pytest.mark.parametrize(("source", "kind"), [("Q4_K", "i8"), ("Q5_0", "i8"), ("Q4_1", "f32")])
+@pytest.mark.parametrize(
+    ("source", "kind"), [("Q4_K", "i8"), ("Q5_0", "i8r"), ("Q6_K", "i8r"), ("Q4_1", "f32")]
+)
 def test_a_row_has_the_same_bits_among_any_number_of_rows(source: str, kind: str) -> None:
     n, k, most = 48, 1536, 300
     raw = stored(source, n, k)

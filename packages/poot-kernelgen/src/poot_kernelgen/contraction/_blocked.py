@@ -15,7 +15,14 @@ from poot_kernelgen.contraction._codec import ROWS, STEP, Codec, codec_of
 from poot_kernelgen.contraction._decode import StepReader
 from poot_kernelgen.contraction._kernel import Frame
 from poot_kernelgen.contraction._streamed import group_bytes
-from poot_kernelgen.contraction._sums import ByteOperand, add_bytes, byte_operand, float_weights, lift
+from poot_kernelgen.contraction._sums import (
+    ByteOperand,
+    add_bytes,
+    byte_operand,
+    float_weights,
+    lift,
+    read_bytes,
+)
 
 __all__ = ["ROW_BLOCK", "blocked_columns", "build_blocked"]
 
@@ -24,7 +31,8 @@ ROW_BLOCK = 128
 
 _GROUPS = 2
 _TILE_ROWS = 8
-_CHUNK = {"i8": 24, "f32": 12}  # steps of k decoded at once: about 30 KB, 48 KB
+_BYTE_CHUNK = 24  # steps of k decoded at once: about 30 KB
+_FLOAT_CHUNK = 12  # 48 KB
 _CODE_BYTES = ROWS * STEP
 _VECTOR_BYTES = ROWS * 4
 _CODES = f"kn: k4@1 n16@4 k8@{4 * ROWS}"
@@ -52,8 +60,7 @@ class _Slots:
 
     def address(self, group: int, number: Value) -> Value:
         """Return where a step of the chunk lies."""
-        nbytes = _slot_bytes(self.frame.request.activation, self.codec)
-        chunk = _CHUNK[self.frame.request.activation]
+        nbytes, chunk = _slot_bytes(self.frame, self.codec), _chunk(self.frame)
         b = self.frame.b
         return b.add(b.mul(number, nbytes), group * chunk * nbytes)
 
@@ -95,8 +102,12 @@ def _num_vectors(codec: Codec) -> int:
     return codec.groups * (1 + _keeps_mins(codec) + (codec.groups > 1))
 
 
-def _slot_bytes(activation: str, codec: Codec) -> int:
-    if activation == "f32":
+def _chunk(frame: Frame) -> int:
+    return _BYTE_CHUNK if frame.in_bytes else _FLOAT_CHUNK
+
+
+def _slot_bytes(frame: Frame, codec: Codec) -> int:
+    if not frame.in_bytes:
         return _VECTOR_BYTES * STEP
     return _CODE_BYTES + _VECTOR_BYTES * _num_vectors(codec)
 
@@ -109,16 +120,16 @@ def blocked_columns(gated: bool) -> int:
 def build_blocked(frame: Frame) -> None:
     """Build the body over a grid of (column units, row blocks)."""
     b = frame.b
-    activation = frame.request.activation
     codec = codec_of(frame.request.weight.source)
-    chunk_steps = _CHUNK[activation]
-    nbytes = _GROUPS * chunk_steps * _slot_bytes(activation, codec)
+    chunk_steps = _chunk(frame)
+    nbytes = _GROUPS * chunk_steps * _slot_bytes(frame, codec)
     slots = _Slots(frame=frame, codec=codec, memory=b.shared_alloc(u8, [nbytes]))
     sums = b.shared_alloc(f32, [_GROUPS, ROW_BLOCK, ROWS])
     # Formats with two groups a step want lifted activations: once for all of the weight rows.
-    lifted = None
-    if activation == "i8" and codec.groups > 1:
-        lifted = b.shared_alloc(u8, [_TILE_ROWS, chunk_steps * STEP])
+    lifted: list[Value] = []
+    if frame.in_bytes and codec.groups > 1:
+        planes = 2 if frame.request.activation == "i8r" else 1
+        lifted = [b.shared_alloc(u8, [_TILE_ROWS, chunk_steps * STEP]) for _ in range(planes)]
     unit = b.workgroup_id(0)
     first = b.mul(b.workgroup_id(1), ROW_BLOCK)
     end = b.minimum(b.add(first, ROW_BLOCK), frame.m)
@@ -133,8 +144,8 @@ def build_blocked(frame: Frame) -> None:
             _decode_chunk(slots, unit, group, span)
         with b.for_(first, end, _TILE_ROWS) as loop:
             rows = frame.rows(loop.index, _TILE_ROWS)
-            if lifted is not None:
-                _lift_rows(frame, lifted, rows, span)
+            for plane, memory in enumerate(lifted):
+                _lift_rows(frame, (3 * plane, memory), rows, span)
             for group in range(_GROUPS):
                 place = [group, b.sub(loop.index, first), 0]
                 _add_chunk(slots, (sums, lifted), rows, place, span)
@@ -160,23 +171,26 @@ def _decode_chunk(slots: _Slots, unit: Value, part: int, steps: tuple[Value, Val
     with b.for_(steps[0], steps[1]) as loop:
         step = reader.read(*reader.step_address(base, loop.index))
         at = slots.address(part, b.sub(loop.index, steps[0]))
-        if frame.request.activation == "i8":
+        if frame.in_bytes:
             slots.store_bytes(at, byte_operand(b, codec, step))
         else:
             values = float_weights(b, codec, step)
             b.store_tile(slots.memory, values, at, layout=Layout.parse(_VALUES))
 
 
-def _lift_rows(frame: Frame, lifted: Value, rows: Value, steps: tuple[Value, Value]) -> None:
+def _lift_rows(
+    frame: Frame, plane: tuple[int, Value], rows: Value, steps: tuple[Value, Value]
+) -> None:
+    """Copy the rows of activation array ``plane[0]`` to scratch, lifted."""
     b = frame.b
     with b.for_(steps[0], steps[1]) as loop:
-        codes = frame.activation(0, rows, b.mul(loop.index, STEP), STEP)
-        b.store_tile(lifted, lift(b, codes), [0, b.mul(b.sub(loop.index, steps[0]), STEP)])
+        codes = frame.activation(plane[0], rows, b.mul(loop.index, STEP), STEP)
+        b.store_tile(plane[1], lift(b, codes), [0, b.mul(b.sub(loop.index, steps[0]), STEP)])
 
 
 def _add_chunk(
     slots: _Slots,
-    memory: tuple[Value, Value | None],
+    memory: tuple[Value, list[Value]],
     rows: Value,
     place: list[Value | int],
     steps: tuple[Value, Value],
@@ -186,21 +200,18 @@ def _add_chunk(
     acc = b.copy(sums, place, (_TILE_ROWS, ROWS), space="accumulator")
     with b.pipeline(steps[0], steps[1], 1, [acc]) as pipe:
         with pipe.load() as step:
-            if lifted is None:
-                x = [frame.activation(0, rows, b.mul(step, STEP), STEP)]
-            else:
-                column = b.mul(b.sub(step, steps[0]), STEP)
-                x = [b.copy(lifted, [0, column], (_TILE_ROWS, STEP))]
-            if frame.request.activation == "i8":
-                x += [frame.activation(i, rows, step, 1) for i in (1, 2)]
+            x = frame.step_activations(rows, step, b.mul(step, STEP))
+            column = b.mul(b.sub(step, steps[0]), STEP)
+            for plane, copied in enumerate(lifted):
+                x[3 * plane] = b.copy(copied, [0, column], (_TILE_ROWS, STEP))
             pipe.yield_(*x)
         with pipe.compute() as x:
             group = place[0]
             assert isinstance(group, int)
             at = slots.address(group, b.sub(pipe.index, steps[0]))
             total = pipe.carried[0]
-            if frame.request.activation == "i8":
-                total = add_bytes(b, codec, slots.load_bytes(at), (x[0], x[1], x[2]), total)
+            if frame.in_bytes:
+                total = add_bytes(b, codec, slots.load_bytes(at), read_bytes(x), total)
             else:
                 values = b.copy(slots.memory, at, layout=Layout.parse(_VALUES), dtype=f32)
                 total = b.mma(x[0], values, total, signature="fma_chain")

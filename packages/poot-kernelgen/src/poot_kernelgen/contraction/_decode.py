@@ -29,7 +29,9 @@ class Step:
 class StepReader:
     """Reads steps of 16 rows, or of one row (``lane`` given), as tiles of n = 16 or 1 columns."""
 
-    def __init__(self, b: IRBuilder, weight: Value, codec: Codec, lane: Value | None = None) -> None:
+    def __init__(
+        self, b: IRBuilder, weight: Value, codec: Codec, lane: Value | None = None
+    ) -> None:
         """Prepare reading.
 
         Args:
@@ -153,7 +155,9 @@ class StepReader:
         mask = ((1 << width) - 1) << to
 
         def body(v: Value) -> Value:
-            moved = b.shr(v, start - to) if start > to else b.shl(v, to - start) if start < to else v
+            moved = (
+                b.shr(v, start - to) if start > to else b.shl(v, to - start) if start < to else v
+            )
             return b.and_(moved, mask)
 
         return b.map(body, x)
@@ -183,11 +187,13 @@ def group_values(b: IRBuilder, codec: Codec, step: Step) -> Value:
             codes = b.slice(codes, (codec.group * g, 0), (codec.group, columns))
 
         def value(code: Value, scale: Value, *low: Value) -> Value:
-            integer = b.sub(b.convert(code, i32), codec.zero) if codec.zero else b.convert(code, i32)
+            integer = (
+                b.sub(b.convert(code, i32), codec.zero) if codec.zero else b.convert(code, i32)
+            )
             product = b.mul(scale, b.convert(integer, f32))
             return b.add(product, low[0]) if low else product
 
         mins = [step.mins[g]] if step.mins is not None else []
         parts.append(b.map(value, codes, step.scales[g], *mins))
-    assert STEP == codec.groups * codec.group
+    assert codec.groups * codec.group == STEP
     return parts[0] if len(parts) == 1 else b.interleave(*parts, axis=0, block=codec.group)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poot_core import f16, f32, bf16, i32
+from poot_core import bf16, f16, f32, i32
 from poot_kernel import IRBuilder, KernelFunction, Layout, Value
 from poot_kernelgen.contraction._codec import ROWS, STEP, codec_of, dense_bytes, is_dense
 from poot_kernelgen.contraction._decode import StepReader, group_values
@@ -42,7 +42,9 @@ def build_gather(request: GatherRequest, name: str) -> KernelFunction:
     return b.finish()
 
 
-def _dense(b: IRBuilder, source: str, weight: Value, row: tuple[Value, Value], k: Value, store) -> None:  # noqa: ANN001, E501
+def _dense(
+    b: IRBuilder, source: str, weight: Value, row: tuple[Value, Value], k: Value, store
+) -> None:
     dtype, size = {"f32": f32, "f16": f16, "bf16": bf16}[source], dense_bytes(source)
     pairs = 2 if source == "bf16" else 1
     padded = b.and_(b.add(k, pairs - 1), -pairs)

@@ -21,7 +21,7 @@ class Frame:
         b: Its builder.
         request: What it answers.
         weight: Raw packed weight.
-        x: Activation arrays, (M, K) or codes, scales and scaled sums.
+        x: Activation arrays: (M, K), or codes, scales and scaled sums, residual codes and scales.
         inputs: Epilogue arrays.
         y: The result, (M, N).
         m: Rows.
@@ -49,6 +49,21 @@ class Frame:
         """Return a (rows, width) tile of activation array ``number``."""
         return self.b.copy_rows(self.x[number], rows, column, (width,))
 
+    @property
+    def in_bytes(self) -> bool:
+        """Whether activations are rounded to 8 bits."""
+        return self.request.activation in {"i8", "i8r"}
+
+    def step_activations(self, rows: Value, step: Value, column: Value) -> list[Value]:
+        """Return the tiles of all activation arrays for a step of 32 k."""
+        tiles = [self.activation(0, rows, column, STEP)]
+        if self.in_bytes:
+            tiles += [self.activation(number, rows, step, 1) for number in (1, 2)]
+        if self.request.activation == "i8r":
+            tiles.append(self.activation(3, rows, column, STEP))
+            tiles.append(self.activation(4, rows, step, 1))
+        return tiles
+
     def finish(self, sums: list[Value], row: Value, column: Value) -> None:
         """Apply the epilogue to (rows, columns) accumulators and store the result at (row, column).
 
@@ -74,13 +89,15 @@ def open_frame(request: ContractionRequest, name: str, grid: list[str]) -> Frame
     """Declare the parameters of a contraction kernel in the request's order."""
     b = IRBuilder(name, level="tile", grid=grid)
     weight = b.raw("weight")
-    if request.activation == "i8":
+    if request.activation in {"i8", "i8r"}:
         blocks = f"K // {STEP}"
         x = (
             b.array("x", i8, ["M", "K"]),
             b.array("x_scales", f32, ["M", blocks]),
             b.array("x_sums", f32, ["M", blocks]),
         )
+        if request.activation == "i8r":
+            x += (b.array("x_lost", i8, ["M", "K"]), b.array("x_lost_scales", f32, ["M", blocks]))
     else:
         x = (b.array("x", bf16 if request.activation == "bf16" else f32, ["M", "K"]),)
     inputs = tuple(

@@ -11,7 +11,13 @@ from poot_kernel import Value
 from poot_kernelgen.contraction._codec import ROWS, STEP, Codec, codec_of, dense_bytes, is_dense
 from poot_kernelgen.contraction._decode import Step, StepReader
 from poot_kernelgen.contraction._kernel import Frame
-from poot_kernelgen.contraction._sums import add_bytes, byte_operand, dense_tile, float_weights
+from poot_kernelgen.contraction._sums import (
+    add_bytes,
+    byte_operand,
+    dense_tile,
+    float_weights,
+    read_bytes,
+)
 
 __all__ = ["PREFETCH_BYTES", "build_streamed"]
 
@@ -59,8 +65,7 @@ def _tile(frame: Frame, group: Value, row: Value, count: int) -> None:
     rows = frame.rows(row, count)
     halves = 2 if frame.request.gated else 1
     sums = [
-        _accumulate(frame, b.add(b.mul(group, halves), half), rows, count)
-        for half in range(halves)
+        _accumulate(frame, b.add(b.mul(group, halves), half), rows, count) for half in range(halves)
     ]
     frame.finish(sums, row, b.mul(group, ROWS))
 
@@ -82,17 +87,15 @@ def _accumulate(frame: Frame, group: Value, rows: Value, count: int) -> Value:
                     b.prefetch(frame.weight, b.add(at, PREFETCH_BYTES + line))
             decoded = reader.read(header, at)
             column = b.mul(step, STEP)
-            x = [frame.activation(0, rows, column, STEP)]
-            if frame.request.activation == "i8":
-                x += [frame.activation(i, rows, step, 1) for i in (1, 2)]
+            x = frame.step_activations(rows, step, column)
             pipe.yield_(decoded.codes, *decoded.scales, *(decoded.mins or []), *x)
         with pipe.compute() as tiles:
             step_tiles, x_tiles = tiles[: len(tiles) - len(x)], tiles[len(tiles) - len(x) :]
             again = _regroup(codec, step_tiles)
             acc = pipe.carried[0]
-            if frame.request.activation == "i8":
+            if frame.in_bytes:
                 operand = byte_operand(b, codec, again)
-                acc = add_bytes(b, codec, operand, (x_tiles[0], x_tiles[1], x_tiles[2]), acc)
+                acc = add_bytes(b, codec, operand, read_bytes(x_tiles), acc)
             else:
                 acc = b.mma(x_tiles[0], float_weights(b, codec, again), acc, signature="fma_chain")
             pipe.yield_(acc)

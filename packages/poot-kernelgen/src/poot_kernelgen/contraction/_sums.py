@@ -14,7 +14,16 @@ from poot_kernelgen.contraction._codec import ROWS, Codec, dense_bytes
 from poot_kernelgen.contraction._decode import Step, group_values
 from poot_kernelgen.contraction._kernel import Frame
 
-__all__ = ["ByteOperand", "add_bytes", "byte_operand", "dense_tile", "float_weights", "lift"]
+__all__ = [
+    "ByteActivation",
+    "ByteOperand",
+    "add_bytes",
+    "byte_operand",
+    "dense_tile",
+    "float_weights",
+    "lift",
+    "read_bytes",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +73,66 @@ def _rows_of(b: IRBuilder, tile: Value, start: int, count: int) -> Value:
     return b.slice(tile, (start, 0), (count, columns))
 
 
-def add_bytes(
-    b: IRBuilder, codec: Codec, weights: ByteOperand, x: tuple[Value, Value, Value], acc: Value
-) -> Value:
-    """Return accumulators plus a step of exact integer products, scaled once each.
+@dataclass(frozen=True, slots=True)
+class ByteActivation:
+    """Activations of a step in 8 bits.
 
-    Args:
-        b: Where to build.
-        codec: The weights' format.
-        weights: The step.
-        x: (m, 32) i8 codes (or u8 ones, lifted before), (m, 1) f32 scales, (m, 1) f32
-            scale * sum of codes.
-        acc: (m, n) f32.
+    Attributes:
+        codes: (m, 32) i8, or u8 ones that were lifted before.
+        scales: (m, 1) f32.
+        sums: (m, 1) f32: scale * sum of codes, residuals included.
+        residual: The same codes and scales of what rounding lost, or None.
     """
-    codes, scale, scaled_sum = x
+
+    codes: Value
+    scales: Value
+    sums: Value
+    residual: tuple[Value, Value] | None = None
+
+
+def read_bytes(tiles: list[Value]) -> ByteActivation:
+    """Return the tiles of the activation arrays, in the request's order, as one step."""
+    residual = (tiles[3], tiles[4]) if len(tiles) > 3 else None
+    return ByteActivation(tiles[0], tiles[1], tiles[2], residual)
+
+
+def add_bytes(
+    b: IRBuilder, codec: Codec, weights: ByteOperand, x: ByteActivation, acc: Value
+) -> Value:
+    """Return (m, n) f32 accumulators plus a step of exact integer products, scaled once each."""
+    acc = _add_plane(b, codec, weights, (x.codes, x.scales), acc)
+    if x.residual is not None:
+        acc = _add_residual(b, codec, weights, x.residual, acc)
+    if weights.mins is None:
+        return acc
+    if codec.groups == 1:
+        return b.map(lambda t, low, total: b.fma(low, total, t), acc, weights.mins[0], x.sums)
+    acc = _add_mins(b, codec, weights.mins, (x.codes, x.scales), acc)
+    # A block without residual adds nothing here, but has to be asked: the sums are per group.
+    return acc if x.residual is None else _add_mins(b, codec, weights.mins, x.residual, acc)
+
+
+def _add_residual(
+    b: IRBuilder, codec: Codec, weights: ByteOperand, x: tuple[Value, Value], acc: Value
+) -> Value:
+    """Add a plane that is mostly zero: left out where no row of the tile has one.
+
+    Adding zeros changes no bit, so a row does not depend on its neighbours.
+    """
+    bits = b.map(lambda v: b.bitcast(v, i32), x[1])
+    any_bit = b.tile_element(b.reduce(bits, 0, "or"), (0, 0))
+    with b.if_(b.compare("ne", any_bit, 0)) as branch:
+        with branch.then():
+            branch.yield_(_add_plane(b, codec, weights, x, acc))
+        with branch.otherwise():
+            branch.yield_(acc)
+    return branch.result
+
+
+def _add_plane(
+    b: IRBuilder, codec: Codec, weights: ByteOperand, x: tuple[Value, Value], acc: Value
+) -> Value:
+    codes, scale = x
     shape: tuple[int, int] = acc.type.shape  # pyright: ignore[reportAttributeAccessIssue]
     if codec.groups == 1:
         dot = b.mma(codes, weights.codes, b.tile_zeros(shape, i32), signature="exact")
@@ -85,14 +140,7 @@ def add_bytes(
         def add(total: Value, d: Value, s: Value, xs: Value) -> Value:
             return b.fma(b.convert(d, f32), b.mul(s, xs), total)
 
-        acc = b.map(add, acc, dot, weights.scales[0], scale)
-        if weights.mins is None:
-            return acc
-        return b.map(lambda t, low, xsum: b.fma(low, xsum, t), acc, weights.mins[0], scaled_sum)
-    lifted = lift(b, codes)
-    parts = [
-        b.slice(lifted, (0, codec.group * g), (shape[0], codec.group)) for g in range(codec.groups)
-    ]
+        return b.map(add, acc, dot, weights.scales[0], scale)
     dots = [
         b.mma(
             part,
@@ -100,15 +148,28 @@ def add_bytes(
             b.broadcast(weights.corrections[g], shape),
             signature="exact",
         )
-        for g, part in enumerate(parts)
+        for g, part in enumerate(_lifted_parts(b, codec, codes))
     ]
-    acc = _add_groups(b, acc, scale, dots, weights.scales)
-    if weights.mins is None:
-        return acc
+    return _add_groups(b, acc, scale, dots, weights.scales)
+
+
+def _add_mins(
+    b: IRBuilder, codec: Codec, mins: list[Value], x: tuple[Value, Value], acc: Value
+) -> Value:
+    """Add offsets per group of 16, for which the codes are summed here."""
+    codes, scale = x
+    shape: tuple[int, int] = acc.type.shape  # pyright: ignore[reportAttributeAccessIssue]
     ones = b.tile_full((codec.group, shape[1]), b.constant(1, i8))
     start = b.tile_full(shape, b.constant(-128 * codec.group, i32))
+    parts = _lifted_parts(b, codec, codes)
     sums = [b.mma(part, ones, start, signature="exact") for part in parts]
-    return _add_groups(b, acc, scale, sums, weights.mins)
+    return _add_groups(b, acc, scale, sums, mins)
+
+
+def _lifted_parts(b: IRBuilder, codec: Codec, codes: Value) -> list[Value]:
+    lifted = lift(b, codes)
+    rows: int = codes.type.shape[0]  # pyright: ignore[reportAttributeAccessIssue]
+    return [b.slice(lifted, (0, codec.group * g), (rows, codec.group)) for g in range(codec.groups)]
 
 
 def lift(b: IRBuilder, codes: Value) -> Value:
@@ -150,5 +211,3 @@ def dense_tile(
     layout = Layout.parse(f"kn: {text}{more}")
     strides = [stride] if groups > 1 else []
     return b.copy(frame.weight, at, layout=layout, strides=strides, dtype=dtype)
-
-

@@ -61,7 +61,7 @@ def _as_bytes(e: Emitter, x: Val, signed: bool) -> Val:
 
 
 def _dot_saturating(e: Emitter, a: Val, b: Val, acc: Val) -> Val:
-    """vpmaddubsw saturates at 16 bits: split a into its low seven bits and its top bit if needed."""
+    """Vpmaddubsw saturates at 16 bits: split a into its low seven bits and its top bit if needed."""
     n, lanes = a.lanes, acc.lanes
     largest = 255 if a.bound is None else a.bound
     other = 128 if b.bound is None else b.bound

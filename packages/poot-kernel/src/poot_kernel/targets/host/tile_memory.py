@@ -17,7 +17,7 @@ from poot_kernel.targets.host.lowering import Lowering
 from poot_kernel.targets.host.memory import Memory, load_value, store_value
 from poot_kernel.targets.host.tiles import Coordinates, RegisterTile, Tile, default_blocks
 
-__all__ = ["Addresses", "MemoryTile", "tile_addresses", "row_addresses", "store_elements"]
+__all__ = ["Addresses", "MemoryTile", "row_addresses", "store_elements", "tile_addresses"]
 
 _WORDS = {1: u8, 2: u16, 4: u32, 8: u64}
 
@@ -190,9 +190,9 @@ def row_addresses(
     offsets = [e.mul(row, stride) for row in wide]
     zero = e.index(0)
     inner = _plain_addresses(lowering, memory, [zero, *indices], shape, False, memory.dtype)
-    steps = [step for step in inner._steps if step[0] != 0]  # noqa: SLF001
-    dynamic = [step for step in inner._dynamic if step[0] != 0]  # noqa: SLF001
-    return Addresses(memory, steps, dynamic, inner._start, inner._outer, [], offsets)  # noqa: SLF001
+    steps = [step for step in inner._steps if step[0] != 0]
+    dynamic = [step for step in inner._dynamic if step[0] != 0]
+    return Addresses(memory, steps, dynamic, inner._start, inner._outer, [], offsets)
 
 
 class MemoryTile(Tile):
