@@ -84,11 +84,12 @@ class Runner:
                 outputs.append(None)
                 arguments += [pools[index], len(pools[index]) * output.layout.block_size]
                 continue
-            if output.kind == "i8":
-                found = reference.QuantisedActivation(
-                    np.full((rows, size), 77, np.int8), *np.full((2, rows, size // 32), 7.5, "f4")
-                )
-                arguments += found
+            if output.kind in {"i8", "i8r"}:
+                codes = np.full((2, rows, size), 77, np.int8)
+                scales = np.full((3, rows, size // 32), 7.5, "f4")
+                rest = (codes[1], scales[2]) if output.kind == "i8r" else (None, None)
+                found = reference.QuantisedActivation(codes[0], scales[0], scales[1], *rest)
+                arguments += [array for array in found if array is not None]
             else:
                 dtype = np.uint16 if output.kind == "bf16" else dtype_by_name(output.dtype).numpy
                 found = np.full(
@@ -196,6 +197,33 @@ def test_residual_norm_and_quantise(runner: Runner, size: int) -> None:
     np.testing.assert_allclose(packed.scales, wanted[1].scales, rtol=1e-6)
     block_sums = packed.codes.reshape(5, -1, 32).sum(-1, dtype=np.float32)
     np.testing.assert_array_equal(packed.sums, packed.scales * block_sums)
+
+
+@pytest.mark.parametrize("size", [64, 96, 576])
+@pytest.mark.parametrize("is_input", [True, False])
+def test_blocks_with_outliers_keep_what_rounding_lost(
+    runner: Runner, size: int, is_input: bool
+) -> None:
+    t = Tape(_rows(size), _rows(size, per_row=False))
+    value = 0 if is_input else t.rms_norm(0, 1)
+    program = t.program(RowOutput(value=value, kind="i8r"))
+    inputs = [_data(6, size), np.ones(size, np.float32)]
+    inputs[0][0, 3] = 400.0  # its block alone is an outlier's
+    inputs[0][1, [5, 40]] = 300.0, -500.0
+    inputs[0][2] = 0.0
+    (packed,), _ = runner.program(program, inputs, 6)
+    wanted = reference.run_row_program(program, inputs, 6)[0]
+    has_rest = packed.residual_scales > 0
+    np.testing.assert_array_equal(has_rest, wanted.residual_scales > 0)
+    assert has_rest.any()
+    assert not has_rest.all()
+    assert not packed.residual_codes.reshape(6, -1, 32)[~has_rest].any()
+    np.testing.assert_allclose(packed.sums, wanted.sums, rtol=2e-5, atol=1e-5)
+    # The two planes together stand for the value to 1/127 of a code step.
+    step = np.repeat(np.where(has_rest, packed.scales / 254, packed.scales), 32, axis=-1)
+    exact = inputs[0] if is_input else reference.run_row_program(t.program(value), inputs, 6)[0]
+    got = reference.dequantise_activation(packed)
+    assert (np.abs(got - exact) <= 0.51 * step + 1e-6 * np.abs(exact)).all()
 
 
 def test_zero_blocks_quantise_to_zero(runner: Runner) -> None:

@@ -30,6 +30,8 @@ from poot_kernelgen.rows._reduce import RowReducer
 __all__ = ["row_kernel"]
 
 _BLOCK = 32
+OUTLIER = 4.0
+"""A block whose largest element is over this many times the row's root mean square keeps its rest."""
 
 
 def row_kernel(program: RowProgram, target: Target, name: str = "row") -> KernelFunction:
@@ -89,13 +91,19 @@ class _RowKernel:
 
     def _output(self, index: int, output: RowOutput) -> list[Value]:
         size, name, b = self.plan.size(output.value), f"output{index}", self.b
-        if output.kind == "i8":
+        if output.kind in {"i8", "i8r"}:
             blocks = size // _BLOCK
-            return [
+            arrays = [
                 b.array(name, i8, ["rows", size], access="w"),
                 b.array(f"{name}_scales", f32, ["rows", blocks], access="w"),
                 b.array(f"{name}_sums", f32, ["rows", blocks], access="w"),
             ]
+            if output.kind == "i8r":
+                arrays += [
+                    b.array(f"{name}_rest", i8, ["rows", size], access="w"),
+                    b.array(f"{name}_rest_scales", f32, ["rows", blocks], access="w"),
+                ]
+            return arrays
         if output.kind == "kv":
             assert output.layout is not None
             dtype = dtype_by_name(output.layout.dtype)
@@ -217,7 +225,7 @@ class _RowKernel:
 
     def _write_output(self, index: int, output: RowOutput) -> None:
         arrays = self.outputs[index]
-        if output.kind == "i8":
+        if output.kind in {"i8", "i8r"}:
             self._quantise(output.value, arrays)
         elif output.kind == "kv":
             self._write_kv(output, arrays)
@@ -228,31 +236,95 @@ class _RowKernel:
                 self.b.convert(found, dtype)))  # fmt: skip
 
     def _quantise(self, value: int, arrays: list[Value]) -> None:
-        """Blocks of 32: each is one vector or a few, so that codes and scale need one read."""
+        """Blocks of 32: each is one vector or a few, so that codes and scale need one read.
+
+        With residuals (five arrays) the row is read once more before, for its root mean square.
+        """
         b, elements = self.b, self.elements
-        codes, scales, sums = arrays
         count = _BLOCK // self.lanes
         blocks = self.plan.size(value) // _BLOCK
-        if not self._reads_straight(value):
+        has_rest = len(arrays) > 3
+        if not self._reads_straight(value) or (has_rest and value not in elements.places):
             self._to_scratch(value)
         self._prepare_scalars(value)
         lane = b.query("subgroup_lane")
         block_variable, lane_variable = Variable(blocks), Variable(_BLOCK)
         position = Position.of(block_variable, _BLOCK) + Position.of(lane_variable)
-        with b.for_(0, blocks, unroll=min(2, blocks)) as loop:
-            scope = Scope({block_variable: loop.index, lane_variable: lane}, lane_variable, count)
+
+        def read(block: Value) -> tuple[Value, Value]:
+            scope = Scope({block_variable: block, lane_variable: lane}, lane_variable, count)
             x = elements.spread(elements.emit(value, position, scope), count)
-            largest = b.workgroup_reduce(b.unary("abs", x), "max")
-            largest = b.vector_reduce(largest, "max")
-            is_zero = b.compare("eq", largest, 0.0)
-            divisor = b.select(is_zero, b.constant(1.0), largest)
-            inverse = b.select(is_zero, b.constant(0.0), b.div(127.0, divisor))
-            scaled = b.unary("rint", b.mul(x, b.splat(inverse, count)))
-            b.store(codes, [self.row, elements.index(position, scope)], b.convert(scaled, i8))
-            total = b.vector_reduce(b.workgroup_reduce(scaled, "add"), "add")
-            scale = b.mul(largest, 1 / 127)
+            return x, elements.index(position, scope)
+
+        limit = self._outlier_limit(read, blocks, count) if has_rest else None
+        with b.for_(0, blocks, unroll=min(2, blocks)) as loop:
+            x, index = read(loop.index)
+            largest = self._largest(x)
+            scaled, scale = self._round(x, largest, count)
+            codes, scales, sums, *rest = arrays
+            b.store(codes, [self.row, index], b.convert(scaled, i8))
             b.store(scales, [self.row, loop.index], scale)
-            b.store(sums, [self.row, loop.index], b.mul(scale, total))
+            total = b.mul(scale, self._total(scaled))
+            if limit is not None:
+                lost = b.sub(x, b.mul(b.splat(scale, count), scaled))
+                is_outlier = b.compare("gt", b.mul(largest, largest), limit)
+                total = b.add(
+                    total, self._keep_rest(lost, is_outlier, rest, loop.index, index, count)
+                )
+            b.store(sums, [self.row, loop.index], total)
+
+    def _outlier_limit(
+        self, read: Callable[[Value], tuple[Value, Value]], blocks: int, count: int
+    ) -> Value:
+        """Return the square beyond which a block's largest element is an outlier."""
+        b = self.b
+        zero = b.splat(b.constant(0.0), count)
+        with b.for_(0, blocks, carried=[zero]) as loop:
+            x, _ = read(loop.index)
+            loop.yield_(b.fma(x, x, loop.carried[0]))
+        square = b.vector_reduce(b.workgroup_reduce(loop.result, "add"), "add")
+        return b.mul(square, OUTLIER**2 / (blocks * _BLOCK))
+
+    def _keep_rest(
+        self,
+        lost: Value,
+        is_outlier: Value,
+        arrays: list[Value],
+        block: Value,
+        index: Value,
+        count: int,
+    ) -> Value:
+        """Store what rounding lost of a block with outliers, or zeros; return its scaled sum."""
+        b = self.b
+        codes, scales = arrays
+        with b.if_(is_outlier) as branch:
+            with branch.then():
+                scaled, scale = self._round(lost, self._largest(lost), count)
+                b.store(codes, [self.row, index], b.convert(scaled, i8))
+                b.store(scales, [self.row, block], scale)
+                branch.yield_(b.mul(scale, self._total(scaled)))
+            with branch.otherwise():
+                zero = b.constant(0.0)
+                b.store(codes, [self.row, index], b.convert(b.splat(zero, count), i8))
+                b.store(scales, [self.row, block], zero)
+                branch.yield_(zero)
+        return branch.result
+
+    def _largest(self, x: Value) -> Value:
+        b = self.b
+        return b.vector_reduce(b.workgroup_reduce(b.unary("abs", x), "max"), "max")
+
+    def _total(self, x: Value) -> Value:
+        b = self.b
+        return b.vector_reduce(b.workgroup_reduce(x, "add"), "add")
+
+    def _round(self, x: Value, largest: Value, count: int) -> tuple[Value, Value]:
+        """Return a block's codes, still f32, and its scale."""
+        b = self.b
+        is_zero = b.compare("eq", largest, 0.0)
+        divisor = b.select(is_zero, b.constant(1.0), largest)
+        inverse = b.select(is_zero, b.constant(0.0), b.div(127.0, divisor))
+        return b.unary("rint", b.mul(x, b.splat(inverse, count))), b.mul(largest, 1 / 127)
 
     def _reads_straight(self, value: int) -> bool:
         """Whether a block of 32 can be computed where it is quantised."""
