@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 
 import numpy as np
 import vulkan  # noqa: F401 -- loads the library
-from vulkan._vulkan import ffi, lib
+from vulkan._vulkan import ffi, lib  # noqa: PLC2701 -- wrappers cost 10 times as much
 
 __all__ = ["Buffer", "Vulkan"]
 
@@ -46,7 +47,7 @@ class Vulkan:
             if extension is None or extension in names:
                 chain.append(self.keep(ffi.new("uint64_t[]", 2 + (count + 2) // 2)))
                 chain[-1][0] = stype
-        for first, second in zip(chain, chain[1:], strict=False):
+        for first, second in pairwise(chain):
             first[1] = int(ffi.cast("uintptr_t", second))
         get = self.function("vkGetPhysicalDeviceFeatures2", "void(*)(void*, void*)")
         get(ffi.cast("void*", self.physical), chain[0])

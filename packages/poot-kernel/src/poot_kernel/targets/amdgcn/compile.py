@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from poot_core import DType, f32, u64
+from poot_core import DType, f32
 from poot_kernel.ir.core import KernelFunction
-from poot_kernel.ir.types import ArrayType, ScalarType
 from poot_kernel.targets.amdgcn.atoms import architecture
 from poot_kernel.targets.amdgcn.machine import AmdMachine
-from poot_kernel.targets.common.lower import DeviceKernel, default_threads, lower_kernel
+from poot_kernel.targets.common.lower import (
+    DeviceKernel,
+    default_threads,
+    lower_kernel,
+    parameter_dtypes,
+)
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import FragmentProducts
 
@@ -36,16 +40,9 @@ def compile_amdgcn(
     """
     machine = AmdMachine(architecture(arch))
     count = threads or default_threads(kernel, machine.subgroup_size)
-    arguments: list[Register] = []
-    parameters: list[str] = []
-    names: list[str] = []
-    for number, value in enumerate(kernel.parameters):
-        is_array = isinstance(value.type, ArrayType)
-        assert is_array or isinstance(value.type, ScalarType)
-        dtype: DType = u64 if is_array else value.type.dtype
-        names.append("pointer" if is_array else dtype.name)
-        parameters.append(f"{_parameter_type(dtype)} %p{number}")
-        arguments.append(Register(f"%p{number}", dtype))
+    found = parameter_dtypes(kernel)
+    arguments = [Register(f"%p{number}", dtype) for number, (_, dtype) in enumerate(found)]
+    parameters = [f"{_parameter_type(x.dtype)} {x.code}" for x in arguments]
     low = lower_kernel(
         kernel, machine, FragmentProducts(), arguments, threads=count, multiples=multiples or {}
     )
@@ -67,7 +64,7 @@ def compile_amdgcn(
     ]
     return DeviceKernel(
         name=kernel.name, code="\n".join(lines) + "\n", threads=count, shared_bytes=0,
-        parameters=tuple(names),
+        parameters=tuple(kind for kind, _ in found),
     )  # fmt: skip
 
 

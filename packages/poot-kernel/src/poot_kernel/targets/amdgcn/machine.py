@@ -15,7 +15,15 @@ __all__ = ["AmdMachine"]
 
 _TYPES = {"boolean": "i1", "word": "i32", "long": "i64", "float": "float"}
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-_INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
+_INTEGER = {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "and": "and",
+    "or": "or",
+    "xor": "xor",
+    "shl": "shl",
+}
 _SIGNED = {"div": ("udiv", "sdiv"), "rem": ("urem", "srem"), "shr": ("lshr", "ashr")}
 _MATH = {"exp2": "amdgcn.exp2", "log2": "amdgcn.log", "sqrt": "sqrt", "rsqrt": "amdgcn.rsq",
          "sin": "sin", "cos": "cos", "floor": "floor", "ceil": "ceil", "trunc": "trunc",
@@ -95,7 +103,9 @@ class AmdMachine(AtomMachine):
             intrinsic = f"llvm.{name}num.f32" if kind == "float" else f"llvm.{sign}{name}.{text}"
             return self.result(self.call(intrinsic, text, self.typed(a), self.typed(b)), dtype)
         if kind == "float":
-            flags = (" contract" if self.is_contracted else "") + (" arcp afn" if self.is_approximate else "")
+            flags = (" contract" if self.is_contracted else "") + (
+                " arcp afn" if self.is_approximate else ""
+            )
             return self.result(f"{_FLOAT[name]}{flags} float {a.code}, {b.code}", dtype)
         if name == "mul_high":
             wide = i64 if dtype.kind == "int" else u64
@@ -128,7 +138,9 @@ class AmdMachine(AtomMachine):
         x, y, z = (f"i32 {r.code}" for r in (a, b, acc))
         if self.facts.has_mixed_dot:
             left, right = (f"i1 {str(signed).lower()}" for signed in signs)
-            return self.result(self.call("llvm.amdgcn.sudot4", "i32", left, x, right, y, z, "i1 false"), i32)
+            return self.result(
+                self.call("llvm.amdgcn.sudot4", "i32", left, x, right, y, z, "i1 false"), i32
+            )
         if signs[0] == signs[1]:
             name = f"llvm.amdgcn.{'s' if signs[0] else 'u'}dot4"
             return self.result(self.call(name, "i32", x, y, z, "i1 false"), i32)
@@ -204,7 +216,9 @@ class AmdMachine(AtomMachine):
 
     def num_workgroups(self, axis: int) -> Register:
         """Refuse: the grid stands in hidden arguments that this generator does not declare."""
-        raise UnsupportedError(f"grid_size({axis}) has no lowering for AMD yet; pass it as a scalar")
+        raise UnsupportedError(
+            f"grid_size({axis}) has no lowering for AMD yet; pass it as a scalar"
+        )
 
     def shared_base(self) -> Register:
         """Return where shared memory begins, as an offset."""
@@ -212,7 +226,9 @@ class AmdMachine(AtomMachine):
 
     def _pointer(self, space: SpaceName, address: Register, offset: int) -> str:
         if space == "shared":
-            base = self.result(f"getelementptr i8, {_SHARED} @shared_block, i32 {address.code}", u32)
+            base = self.result(
+                f"getelementptr i8, {_SHARED} @shared_block, i32 {address.code}", u32
+            )
             kind = _SHARED
         else:
             base = self.result(f"inttoptr i64 {address.code} to {_GLOBAL}", u64)
@@ -236,7 +252,9 @@ class AmdMachine(AtomMachine):
             return [self.result(f"load {element}, {pointer}, align {size}", dtype)]
         kind = f"<{count} x {element}>"
         whole = self.result(f"load {kind}, {pointer}, align {size}", dtype)
-        return [self.result(f"extractelement {kind} {whole.code}, i32 {i}", dtype) for i in range(count)]
+        return [
+            self.result(f"extractelement {kind} {whole.code}, i32 {i}", dtype) for i in range(count)
+        ]
 
     def vector(self, values: list[Register]) -> str:
         """Return values as one typed vector."""
@@ -340,4 +358,7 @@ class AmdMachine(AtomMachine):
         result = f"<{len(acc)} x float>"
         tail = ("i32 0", "i32 0", "i32 0") if "mfma" in atom.name else ()
         whole = self.result(self.call(atom.name, result, *operands, self.vector(acc), *tail), f32)
-        return [self.result(f"extractelement {result} {whole.code}, i32 {i}", f32) for i in range(len(acc))]
+        return [
+            self.result(f"extractelement {result} {whole.code}, i32 {i}", f32)
+            for i in range(len(acc))
+        ]

@@ -51,7 +51,7 @@ class Arithmetic:
         if isinstance(y, int) and y > 0 and y & (y - 1) == 0:
             if name == "mul":
                 return self.integer("shl", a, y.bit_length() - 1)
-            if name == "div" and not a.dtype.kind == "int":
+            if name == "div" and a.dtype.kind != "int":
                 return self.integer("shr", a, y.bit_length() - 1)
         if name in ("shl", "shr") and b.dtype.bits == 64:
             b = self.machine.constant(y, u32) if y is not None else self.convert(b, u32)
@@ -166,7 +166,9 @@ class Arithmetic:
         if name in _BINARY:
             return self._binary(name, operands, dtype)
         if name == "exp":
-            scaled = machine.binary("mul", self._wide(operands)[0], machine.constant(1 / math.log(2), f32))
+            scaled = machine.binary(
+                "mul", self._wide(operands)[0], machine.constant(1 / math.log(2), f32)
+            )
             return self.convert(machine.unary("exp2", scaled), dtype)
         if name in _UNARY:
             return self._narrowed(machine.unary(name, self._wide(operands)[0]), dtype)

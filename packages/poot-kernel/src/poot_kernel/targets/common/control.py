@@ -11,7 +11,7 @@ from poot_kernel.ir.types import ScalarType, TileType
 from poot_kernel.targets.common.lowering import Handler, Lowering
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.staging import Stage
-from poot_kernel.targets.common.tiles import FragmentTile, Tile
+from poot_kernel.targets.common.tiles import FragmentTile, OpaqueTile, Tile
 
 __all__ = ["CONTROL_HANDLERS", "Carried"]
 
@@ -26,16 +26,12 @@ class Carried:
 
     def _form(self, value: Value, runtime: object) -> object:
         if isinstance(value.type, TileType):
-            opaque = getattr(runtime, "parts", None)
-            solved = self.low.layouts.get(value)
-            if opaque is not None and solved is None:
-                return runtime
-            promote = getattr(self.low.products, "promoted", None)
-            if promote is not None and solved is None and value.type.space == "accumulator":
-                return promote(self.low, runtime)
+            if value not in self.low.layouts and value.type.space == "accumulator":
+                promoted = self.low.products.promoted(self.low, runtime)
+                if promoted is not None:
+                    return promoted
             layout = self.low.layout_of(value, value.type.shape)
-            held = cast(Tile, runtime).fragment(self.low, layout)
-            return held.fragment(self.low, layout)
+            return cast(Tile, runtime).fragment(self.low, layout).fragment(self.low, layout)
         if isinstance(value.type, ScalarType):
             return self.low.arithmetic.convert(cast(Register, runtime), self.low.dtype(value))
         return runtime
@@ -45,8 +41,9 @@ class Carried:
             return [form]
         if isinstance(form, list):
             return cast("list[Register]", form)
-        parts = getattr(form, "parts", None)
-        return parts if parts is not None else cast(FragmentTile, form).elements(self.low)
+        if isinstance(form, OpaqueTile):
+            return form.parts
+        return cast(FragmentTile, form).elements(self.low)
 
     def read(self) -> list[object]:
         """Return the present values."""
@@ -60,7 +57,7 @@ class Carried:
             elif isinstance(form, FragmentTile):
                 found.append(FragmentTile(form.layout, form.dtype, parts))
             else:
-                found.append(form.rebuilt(parts))  # type: ignore[union-attr]
+                found.append(cast(OpaqueTile, form).rebuilt(parts))
         return found
 
     def assign(self, runtimes: Sequence[object]) -> None:
@@ -149,8 +146,7 @@ def _if(low: Lowering, op: Op) -> None:
 
 
 def _pipeline(low: Lowering, op: Op) -> None:
-    schedule = getattr(low.products, "pipeline", None)
-    if schedule is not None and schedule(low, op):
+    if low.products.pipeline(low, op):
         return
     if low.machine.has_async_copy:
         _ring(low, op)
@@ -191,7 +187,9 @@ def _ring(low: Lowering, op: Op) -> None:
 
     def issue(index: Register, slot: Register) -> None:
         inside = machine.compare("lt", index, upper)
-        machine.branch(inside, lambda: _discard(_load(low, op, Stage("issue", slot, stages), index)))
+        machine.branch(
+            inside, lambda: _discard(_load(low, op, Stage("issue", slot, stages), index))
+        )
         machine.async_commit()
 
     def after(slot: Register) -> Register:

@@ -15,7 +15,7 @@ from poot_kernel.targets.common.fragments import ceil_log2
 from poot_kernel.targets.common.lowering import Handler, Lowering
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.staging import Stage, StagedCopy
-from poot_kernel.targets.common.tiles import MemoryTile, Stride, Tile
+from poot_kernel.targets.common.tiles import MemoryTile, OpaqueTile, Stride, Tile
 
 __all__ = ["COPY_HANDLERS", "Pointer", "product_operands"]
 
@@ -173,8 +173,7 @@ def _store_tile(low: Lowering, op: Op) -> None:
     tile = cast(Tile, low.get(value))
     assert isinstance(value.type, TileType)
     target = global_tile(low, op, value.type, 2)
-    store = getattr(tile, "store_global", None)
-    if store is not None and store(low, target):
+    if isinstance(tile, OpaqueTile) and tile.store_global(low, target):
         return
     layout = low.layout_of(value, value.type.shape)
     target.store(low, tile.fragment(low, layout))

@@ -26,6 +26,12 @@ __all__ = ["EagerMachine", "run_eagerly"]
 
 Values = np.ndarray[Any, Any]
 _GAP = 256  # bytes between arrays, so that a step outside is seen
+
+
+def _rsqrt(x: Values) -> Values:
+    return 1 / np.sqrt(x)
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "min": np.minimum, "max": np.maximum,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift,
@@ -33,7 +39,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "gt": np.greater, "ge": np.greater_equal, "neg": np.negative, "abs": np.abs,
     "not": np.invert, "exp2": np.exp2, "log2": np.log2, "sqrt": np.sqrt, "sin": np.sin,
     "cos": np.cos, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "rsqrt": _rsqrt,
 }  # fmt: skip
 
 
@@ -107,7 +113,9 @@ class EagerMachine(AtomMachine):
     def dot4(self, a: Register, b: Register, acc: Register, signs: tuple[bool, bool]) -> Register:
         """Return acc plus four byte products."""
         kinds = [np.int8 if signed else np.uint8 for signed in signs]
-        x, y = (self.of(r)[:, None].view(k).astype(np.int64) for r, k in zip((a, b), kinds, strict=True))
+        x, y = (
+            self.of(r)[:, None].view(k).astype(np.int64) for r, k in zip((a, b), kinds, strict=True)
+        )
         return self.wrap((x * y).sum(1) + self.of(acc), i32)
 
     def compare(self, name: str, a: Register, b: Register) -> Register:
@@ -369,7 +377,8 @@ def _heap(
             parts += [raw, np.zeros(gap, np.uint8)]
             place += raw.nbytes + gap
             continue
-        assert isinstance(value.type, ScalarType) and not isinstance(argument, np.ndarray)
+        assert isinstance(value.type, ScalarType)
+        assert not isinstance(argument, np.ndarray)
         held.append((argument, value.type.dtype))
         if value.type.dtype.is_integer:
             scalars[value.name] = int(argument)

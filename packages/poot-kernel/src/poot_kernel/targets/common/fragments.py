@@ -22,7 +22,9 @@ def log2(extent: int) -> int:
         UnsupportedError: If it is none.
     """
     if extent < 1 or extent & (extent - 1):
-        raise UnsupportedError(f"GPU targets need tile extents that are powers of two, got {extent}")
+        raise UnsupportedError(
+            f"GPU targets need tile extents that are powers of two, got {extent}"
+        )
     return extent.bit_length() - 1
 
 

@@ -80,9 +80,14 @@ def _elements(
     found: list[Register] = []
     for first in range(0, count, width):
         if width * size < 4 or dtype.bits >= 32:
-            found += low.machine.load(space, address, first * size, dtype, width) if dtype.bits >= 32 else [
-                low.machine.load(space, address, (first + i) * size, dtype, 1)[0] for i in range(width)
-            ]
+            found += (
+                low.machine.load(space, address, first * size, dtype, width)
+                if dtype.bits >= 32
+                else [
+                    low.machine.load(space, address, (first + i) * size, dtype, 1)[0]
+                    for i in range(width)
+                ]
+            )
             continue
         for word in low.machine.load(space, address, first * size, u32, width * size // 4):
             found += low.arithmetic.unpack(word, dtype)
@@ -164,7 +169,9 @@ def _workgroup_reduce(low: Lowering, op: Op) -> None:
 
 
 def _shuffle_xor(low: Lowering, op: Op) -> None:
-    moved = low.machine.shuffle_xor(low.scalar(op.operands[0]), cast(int, op.attributes["lane_mask"]))
+    moved = low.machine.shuffle_xor(
+        low.scalar(op.operands[0]), cast(int, op.attributes["lane_mask"])
+    )
     low.set(op.result, moved)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from poot_core import UnsupportedError
+from poot_core import DType, UnsupportedError, u64
 from poot_kernel.ir.core import KernelFunction, Op
 from poot_kernel.ir.sizes import Size
 from poot_kernel.ir.types import ArrayType, ScalarType, TileType
@@ -17,7 +17,7 @@ from poot_kernel.targets.common.machine import Machine, Register
 from poot_kernel.targets.common.maps import MAP_HANDLERS
 from poot_kernel.targets.common.solve import solve_layouts
 
-__all__ = ["DeviceKernel", "TensorMap", "default_threads", "lower_kernel"]
+__all__ = ["DeviceKernel", "TensorMap", "default_threads", "lower_kernel", "parameter_dtypes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,18 @@ class DeviceKernel:
     is_persistent: bool = False
 
 
+def parameter_dtypes(kernel: KernelFunction) -> list[tuple[str, DType]]:
+    """Return each parameter's kind, as ``DeviceKernel`` names it, and the dtype it arrives as."""
+    found: list[tuple[str, DType]] = []
+    for value in kernel.parameters:
+        if isinstance(value.type, ArrayType):
+            found.append(("pointer", u64))
+            continue
+        assert isinstance(value.type, ScalarType)
+        found.append((value.type.dtype.name, value.type.dtype))
+    return found
+
+
 def _mma(low: Lowering, op: Op) -> None:
     found = low.products.multiply(low, op)
     solved = low.layouts.get(op.result)
@@ -69,10 +81,11 @@ HANDLERS: dict[str, Handler] = {
 }  # fmt: skip
 
 
-def default_threads(kernel: KernelFunction, subgroup_size: int) -> int:
+def default_threads(kernel: KernelFunction, subgroup_size: int, share: int = 2048) -> int:
     """Return how many invocations a workgroup gets where the kernel leaves it open.
 
-    A subgroup takes 16 rows, or 32 x 64 of a larger product, up to eight subgroups.
+    A subgroup takes 16 rows where rows are reduced, else ``share`` elements of the largest
+    product; up to eight subgroups.
     """
     if kernel.workgroup_size is not None:
         return kernel.workgroup_size
@@ -83,7 +96,7 @@ def default_threads(kernel: KernelFunction, subgroup_size: int) -> int:
         reduces = any(op.opcode == "reduce" for op in kernel.body.walk())
         largest = max(m * n for m, n in shapes)
         rows = max(shape[0] for shape in shapes)
-        groups = max(1, min(8, rows // 16 if reduces else largest // 2048))
+        groups = max(1, min(8, rows // 16 if reduces else largest // share))
     return groups * subgroup_size
 
 
@@ -118,11 +131,7 @@ def lower_kernel(
             register = low.sizes[value.name] if value.type.dtype.bits == 64 else register
         low.set(value, register)
     low.layouts = solve_layouts(kernel, low)
-    run = getattr(products, "run", None)
-    if run is not None:
-        run(low)
-    else:
-        low.region(kernel.body, arguments=[low.get(v) for v in kernel.parameters])
+    products.run(low)
     if low.shared_bytes > machine.shared_limit:
         raise UnsupportedError(
             f"kernel {kernel.name!r} needs {low.shared_bytes} bytes of shared memory, the target "

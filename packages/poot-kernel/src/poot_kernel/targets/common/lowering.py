@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -15,28 +16,49 @@ from poot_kernel.targets.common.machine import Machine, Register
 from poot_kernel.targets.common.promises import Promises
 
 if TYPE_CHECKING:
-    from poot_kernel.targets.common.staging import Stage
-    from poot_kernel.targets.common.tiles import Tile
+    from poot_kernel.targets.common.staging import StagedCopy
+    from poot_kernel.targets.common.tiles import MemoryTile, Tile
 
-__all__ = ["Handler", "Lowering", "Products"]
+__all__ = ["CopyStage", "Handler", "Lowering", "Products"]
 
 Handler = Callable[["Lowering", Op], None]
 
 
-class Products(Protocol):
+class CopyStage(Protocol):
+    """What copies that feed products do at present; see ``Stage``."""
+
+    def copy(self, low: Lowering, staged: StagedCopy) -> MemoryTile:
+        """Do this stage's part of a copy and return the tile in shared memory."""
+        ...
+
+
+class Products(ABC):
     """How a target multiplies tiles."""
 
+    @abstractmethod
     def accumulator(self, low: Lowering, op: Op) -> Fragment | None:
         """Return the layout of a product's accumulator; None if it is opaque."""
-        ...
 
+    @abstractmethod
     def operand(self, low: Lowering, op: Op, index: int) -> Fragment | None:
         """Return the layout of operand 0 or 1 in registers; None if it has none."""
-        ...
 
+    @abstractmethod
     def multiply(self, low: Lowering, op: Op) -> Tile:
         """Return acc + a @ b."""
-        ...
+
+    def promoted(self, low: Lowering, runtime: object) -> object | None:
+        """Return an accumulator in the form that loops carry; None leaves it to the layouts."""
+        return None
+
+    def pipeline(self, low: Lowering, op: Op) -> bool:
+        """Lower a pipeline by a schedule of the target's own; False leaves it to the shared ones."""
+        return False
+
+    def run(self, low: Lowering) -> None:
+        """Lower the whole kernel, whose parameters are set."""
+        kernel = low.kernel
+        low.region(kernel.body, arguments=[low.get(v) for v in kernel.parameters])
 
 
 class Lowering:
@@ -68,7 +90,7 @@ class Lowering:
         self.index_dtype = i32 if kernel.index_bits == 32 else i64
         self.layouts: dict[Value, Fragment] = {}
         self.shared_bytes = 0
-        self.stage: Stage | None = None
+        self.stage: CopyStage | None = None
         self.sizes: dict[str, Register] = {}
         self.place: tuple[Register, ...] | None = None
         self._values: dict[Value, object] = {}
@@ -211,7 +233,9 @@ class Lowering:
     def lane(self) -> Register:
         """Return the invocation's lane."""
         size = self.machine.subgroup_size
-        return self.at_entry("lane", lambda: self.arithmetic.integer("and", self.thread(), size - 1))
+        return self.at_entry(
+            "lane", lambda: self.arithmetic.integer("and", self.thread(), size - 1)
+        )
 
     def subgroup(self) -> Register:
         """Return the invocation's subgroup."""
@@ -265,4 +289,3 @@ class Lowering:
     def column(self, value: Register) -> Register:
         """Return a u32 as an index."""
         return self.arithmetic.convert(value, self.index_dtype)
-

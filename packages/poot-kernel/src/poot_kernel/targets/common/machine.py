@@ -174,6 +174,8 @@ class Machine(ABC):
 
     def async_commit(self) -> None:
         """End a group of copies."""
+        return
 
     def async_wait(self, pending: int) -> None:
         """Wait until at most that many groups are in flight."""
+        return

@@ -76,9 +76,14 @@ def _reduce(low: Lowering, op: Op) -> None:
     are: elements of a fragment do not lie in ascending order.
     """
     axis, kind = op.attributes["axis"], op.attributes["kind"]
-    assert isinstance(axis, int) and isinstance(kind, str)
+    assert isinstance(axis, int)
+    assert isinstance(kind, str)
     tile = tile_of(low, op)
-    held = tile if isinstance(tile, FragmentTile) else tile.fragment(low, low.layout_of(op.operands[0], tile.shape))
+    held = (
+        tile
+        if isinstance(tile, FragmentTile)
+        else tile.fragment(low, low.layout_of(op.operands[0], tile.shape))
+    )
     shape = tuple(1 if i == axis else extent for i, extent in enumerate(tile.shape))
     kept = held.layout.restricted(shape)
     sums: dict[tuple[int, ...], Register] = {}
@@ -90,7 +95,9 @@ def _reduce(low: Lowering, op: Op) -> None:
     for number, bit in enumerate(held.layout.lanes):
         if bit is not None and bit.axis == axis:
             moved = [low.machine.shuffle_xor(x, 1 << number) for x in values]
-            values = [low.arithmetic.combine(kind, x, y) for x, y in zip(values, moved, strict=True)]
+            values = [
+                low.arithmetic.combine(kind, x, y) for x, y in zip(values, moved, strict=True)
+            ]
     result = FragmentTile(kept, tile.dtype, values)
     if any(bit is not None and bit.axis == axis for bit in held.layout.subgroups):
         result = _across_subgroups(low, result, held.layout, axis, kind)
@@ -114,14 +121,16 @@ def _across_subgroups(
     lanes = tuple(shifted(b) for b in kept.lanes)
     kept_groups = tuple(shifted(b) for b in kept.subgroups)
     groups = tuple(
-        numbers[o] if o in numbers else k
+        numbers.get(o, k) if o is not None else k
         for o, k in zip(layout.subgroups, kept_groups, strict=True)
     )
     num_bytes = shared_bytes(shape, part.dtype)
     start = low.allocate(("planes", num_bytes), num_bytes)
     memory = shared_tile(shape, part.dtype, start)
     low.barrier()
-    memory.store(low, FragmentTile(Fragment(shape, registers, lanes, groups), part.dtype, part.values))
+    memory.store(
+        low, FragmentTile(Fragment(shape, registers, lanes, groups), part.dtype, part.values)
+    )
     low.barrier()
     extra = tuple(Bit(0, 1 << i) for i in range(len(bits)))
     wide = Fragment(shape, (*registers, *extra), lanes, kept_groups)
@@ -138,10 +147,6 @@ def _across_subgroups(
 def _tile_convert(low: Lowering, op: Op) -> None:
     tile, dtype = tile_of(low, op), op.attributes["dtype"]
     assert isinstance(dtype, DType)
-    convert = getattr(tile, "converted", None)
-    if convert is not None:
-        low.set(op.result, convert(low, dtype))
-        return
     if isinstance(tile, UniformTile):
         low.set(op.result, UniformTile(tile.shape, low.arithmetic.convert(tile.value, dtype)))
         return
@@ -157,7 +162,8 @@ def _tile_full(low: Lowering, op: Op) -> None:
 
 def _tile_iota(low: Lowering, op: Op) -> None:
     found, axis = op.result.type, op.attributes["axis"]
-    assert isinstance(found, TileType) and isinstance(axis, int)
+    assert isinstance(found, TileType)
+    assert isinstance(axis, int)
     dtype = low.index_dtype if found.dtype.bits == 64 else found.dtype
     low.set(op.result, IotaTile(found.shape, axis, dtype))
 
@@ -217,7 +223,11 @@ def _reshape(low: Lowering, op: Op) -> None:
 def _renamed(
     low: Lowering, tile: Tile, shape: tuple[int, ...], names: dict[Bit, Bit]
 ) -> FragmentTile:
-    held = tile if isinstance(tile, FragmentTile) else tile.fragment(low, low.default_layout(tile.shape))
+    held = (
+        tile
+        if isinstance(tile, FragmentTile)
+        else tile.fragment(low, low.default_layout(tile.shape))
+    )
     return FragmentTile(held.layout.renamed(shape, names), held.dtype, held.elements(low))
 
 
@@ -248,7 +258,6 @@ def _slice_registers(
     low: Lowering, tile: FragmentTile, starts: tuple[int, ...], shape: tuple[int, ...]
 ) -> FragmentTile | None:
     """Return a slice that only picks registers; None if lanes would move."""
-
     kept = tile.layout.narrowed(shape)
     if kept is None:
         return None
@@ -265,7 +274,8 @@ def _slice_registers(
 def _interleave(low: Lowering, op: Op) -> None:
     tiles = [tile_of(low, op, i) for i in range(len(op.operands))]
     axis, block = op.attributes["axis"], op.attributes["block"]
-    assert isinstance(axis, int) and isinstance(block, int)
+    assert isinstance(axis, int)
+    assert isinstance(block, int)
     layout = next((t.layout for t in tiles if isinstance(t, FragmentTile)), None)
     layout = layout or low.default_layout(tiles[0].shape)
     held = [tile.fragment(low, layout).elements(low) for tile in tiles]
@@ -294,7 +304,11 @@ def _tile_element(low: Lowering, op: Op) -> None:
 
 
 def _in_shared(low: Lowering, tile: Tile) -> MemoryTile:
-    held = tile if isinstance(tile, FragmentTile) else tile.fragment(low, low.default_layout(tile.shape))
+    held = (
+        tile
+        if isinstance(tile, FragmentTile)
+        else tile.fragment(low, low.default_layout(tile.shape))
+    )
     return held.in_shared(low)
 
 

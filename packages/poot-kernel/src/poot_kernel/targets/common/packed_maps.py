@@ -23,7 +23,11 @@ def map_words(low: Lowering, op: Op, tiles: list[Tile], layout: Fragment) -> Fra
         return None
     if any(t.dtype is not u8 or t.shape != layout.shape for t in tiles):
         return None
-    if any(x.definition is None and x not in body.arguments for i in body.operations for x in i.operands):
+    if any(
+        x.definition is None and x not in body.arguments
+        for i in body.operations
+        for x in i.operands
+    ):
         return None
     held = [tile.fragment(low, layout) for tile in tiles]
     order = held[0].layout

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from poot_core import DType, UnsupportedError
+from poot_core import UnsupportedError
 from poot_kernel.ir.core import Op
 from poot_kernel.ir.types import TileType
 from poot_kernel.targets.common.fragments import Bit, Fragment, bits_along, log2
-from poot_kernel.targets.common.lowering import Lowering
+from poot_kernel.targets.common.lowering import Lowering, Products
 from poot_kernel.targets.common.machine import Machine, Register
 from poot_kernel.targets.common.solve import reduces_columns
 from poot_kernel.targets.common.tiles import FragmentTile, MemoryTile, Tile
@@ -86,7 +86,7 @@ class AtomMachine(Machine):
         return None
 
 
-class FragmentProducts:
+class FragmentProducts(Products):
     """Shares a product's tile among subgroups and steps through it with one atom."""
 
     def atom(self, low: Lowering, op: Op) -> Atom:
@@ -222,9 +222,7 @@ def _inside(place: Place, side: AtomSide, shape: Place) -> list[Place]:
 def _part(low: Lowering, whole: FragmentTile, step: Fragment, starts: Place) -> FragmentTile:
     if whole.words:
         per_word = 32 // whole.dtype.bits
-        kept = step.with_registers(
-            tuple(b for b in whole.layout.registers if b in step.registers)
-        )
+        kept = step.with_registers(tuple(b for b in whole.layout.registers if b in step.registers))
         held = dict(zip(whole.layout.coordinates()[::per_word], whole.words, strict=True))
         first = kept.coordinates()[::per_word]
         if kept.registers[: log2(per_word)] == whole.layout.registers[: log2(per_word)]:
@@ -253,6 +251,3 @@ def _multiply(
             moved = machine.shuffle_xor(total, 1 << number)
             total = machine.binary("add", total, moved)
     return [machine.binary("add", acc[0], total)]
-
-
-_ = DType

@@ -7,10 +7,11 @@ are opaque, only those get a layout and the others stay opaque.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from poot_kernel.ir.core import KernelFunction, Op, Value
 from poot_kernel.ir.types import TileType
-from poot_kernel.targets.common.fragments import Fragment
+from poot_kernel.targets.common.fragments import Bit, Fragment, log2
 from poot_kernel.targets.common.lowering import Lowering
 
 __all__ = ["reduces_columns", "solve_layouts"]
@@ -35,13 +36,16 @@ def solve_layouts(kernel: KernelFunction, low: Lowering) -> dict[Value, Fragment
     for op in products:
         for index in range(2):
             value = op.operands[index]
-            if value.definition is None or value.definition.opcode not in ("map", "tile_convert"):
+            if value.definition is None or value.definition.opcode not in _COMPUTED:
                 continue
             seed = low.products.operand(low, op, index)
             if seed is not None:
                 layouts.setdefault(value, seed)
     _spread_all(layouts, ties)
     return layouts
+
+
+_COMPUTED = ("map", "tile_convert", "transpose", "slice", "interleave")
 
 
 def reduces_columns(kernel: KernelFunction) -> bool:
@@ -60,11 +64,12 @@ def _seed_opaque(low: Lowering, op: Op, layouts: dict[Value, Fragment]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Tie:
-    """``b`` has ``a``'s layout: restricted to its extents, or a part or the whole of it."""
+    """``b`` has ``a``'s layout: restricted to its extents, a part or the whole, or permuted."""
 
     a: Value
     b: Value
     is_part: bool = False
+    order: tuple[int, ...] = ()
 
 
 def _ties(kernel: KernelFunction) -> list[_Tie]:
@@ -75,6 +80,11 @@ def _ties(kernel: KernelFunction) -> list[_Tie]:
         elif op.opcode in ("slice", "interleave"):
             for value in op.operands:
                 found += [_Tie(value, op.result, True), _Tie(op.result, value, True)]
+        elif op.opcode == "transpose":
+            order = cast("tuple[int, ...]", op.attributes["permutation"])
+            back = tuple(order.index(axis) for axis in range(len(order)))
+            found.append(_Tie(op.operands[0], op.result, order=order))
+            found.append(_Tie(op.result, op.operands[0], order=back))
         elif op.opcode == "reduce":
             found.append(_Tie(op.operands[0], op.result))
         elif op.opcode == "mma":
@@ -115,6 +125,14 @@ def _derived(known: Fragment, tie: _Tie) -> Fragment | None:
     shape = tie.b.type.shape
     if len(shape) != len(known.shape) or any(e & (e - 1) for e in shape):
         return None
+    if tie.order:
+        axes = range(len(shape))
+        names = {
+            Bit(axis, 1 << i): Bit(tie.order.index(axis), 1 << i)
+            for axis in axes
+            for i in range(log2(known.shape[axis]))
+        }
+        return known.renamed(shape, names)
     pairs = list(zip(shape, known.shape, strict=True))
     if not tie.is_part:
         return known.restricted(shape) if all(x in (1, y) for x, y in pairs) else None

@@ -67,7 +67,9 @@ class StagedCopy:
         return Fragment(self.source.shape, registers, tuple(slots[:lanes]), tuple(slots[lanes:]))
 
     def _is_near(self, number: int) -> bool:
-        return self.source.stride(self.order[number]) == Stride(self.source.dtype.itemsize << number)
+        return self.source.stride(self.order[number]) == Stride(
+            self.source.dtype.itemsize << number
+        )
 
     def is_direct(self, low: Lowering) -> bool:
         """Whether the copy can go in the background, 16 bytes at a time."""
@@ -92,7 +94,9 @@ class StagedCopy:
             tuple(strides[b] for b in bits_along(axis, 1, extent))
             for axis, extent in enumerate(self.source.shape)
         )
-        return MemoryTile("shared", self.source.dtype, self.shape, base, axes), -(-step // 128) * 128
+        return MemoryTile("shared", self.source.dtype, self.shape, base, axes), -(
+            -step // 128
+        ) * 128
 
 
 @dataclass(slots=True)
@@ -179,4 +183,3 @@ def _deposit(
         if count * source.dtype.bits >= 32:
             values = low.arithmetic.pack(values)
         low.machine.store("shared", to, constant, values)
-

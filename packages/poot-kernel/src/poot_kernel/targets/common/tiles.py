@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -12,7 +13,7 @@ from poot_kernel.targets.common.fragments import Bit, Fragment, ceil_log2, log2,
 from poot_kernel.targets.common.lowering import Lowering
 from poot_kernel.targets.common.machine import Register, SpaceName
 
-__all__ = ["FragmentTile", "IotaTile", "MemoryTile", "Stride", "Tile", "UniformTile"]
+__all__ = ["FragmentTile", "IotaTile", "MemoryTile", "OpaqueTile", "Stride", "Tile", "UniformTile"]
 
 
 class Tile(Protocol):
@@ -117,6 +118,27 @@ class FragmentTile:
 
 
 @dataclass(frozen=True, slots=True)
+class OpaqueTile(ABC):
+    """An accumulator whose layout only the device knows; ``parts`` are the machine's values."""
+
+    shape: tuple[int, ...]
+    parts: list[Register]
+    dtype: DType
+
+    def rebuilt(self, parts: list[Register]) -> OpaqueTile:
+        """Return a tile of the same form."""
+        return replace(self, parts=parts)
+
+    @abstractmethod
+    def fragment(self, low: Lowering, layout: Fragment) -> FragmentTile:
+        """Return the elements spread as the layout says."""
+
+    @abstractmethod
+    def store_global(self, low: Lowering, target: MemoryTile) -> bool:
+        """Store to an array; False if it takes a fragment."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stride:
     """Bytes between neighbours: ``constant``, times ``dynamic`` if there is one.
 
@@ -159,25 +181,29 @@ class MemoryTile:
 
     def address(self, low: Lowering, layout: Fragment) -> Register:
         """Return the address of an invocation's first element."""
-        ops, total = low.arithmetic, self.base
+        total = self.base
         for source, slots in ((low.lane, layout.lanes), (low.subgroup, layout.subgroups)):
             for start, count, first in self._straight(slots):
-                stride = self.stride(first)
-                kind = self.base.dtype
-                key = ("field", source.__name__, start, count, len(slots), stride, kind)
-
-                def emit(
-                    get=source, start=start, count=count, width=len(slots), stride=stride
-                ) -> Register:  # fmt: skip
-                    part = ops.field(get(), start, count, width, stride.constant)
-                    part = ops.convert(part, self.base.dtype)
-                    if stride.dynamic is None:
-                        return part
-                    return ops.mul(part, ops.convert(stride.dynamic, self.base.dtype))
-
-                is_early = low.is_from_entry(stride.dynamic)
-                total = ops.add(total, low.at_entry(key, emit) if is_early else emit())
+                field = start, count, len(slots), self.stride(first)
+                total = low.arithmetic.add(total, self._moved_by(low, source, field))
         return total
+
+    def _moved_by(
+        self, low: Lowering, source: Callable[[], Register], field: tuple[int, int, int, Stride]
+    ) -> Register:
+        """Return what some bits of the lane's or the subgroup's number add to the address."""
+        start, count, width, stride = field
+        ops, dtype = low.arithmetic, self.base.dtype
+
+        def emit() -> Register:
+            part = ops.convert(ops.field(source(), start, count, width, stride.constant), dtype)
+            if stride.dynamic is None:
+                return part
+            return ops.mul(part, ops.convert(stride.dynamic, dtype))
+
+        if not low.is_from_entry(stride.dynamic):
+            return emit()
+        return low.at_entry(("field", source.__name__, field, dtype), emit)
 
     def _straight(self, slots: tuple[Bit | None, ...]) -> Iterator[tuple[int, int, Bit]]:
         for start, count, first in runs(slots):
@@ -189,9 +215,7 @@ class MemoryTile:
                     yield start + begin, i - begin, Bit(first.axis, first.step << begin)
                     begin = i
 
-    def moved(
-        self, low: Lowering, address: Register, where: Sequence[int]
-    ) -> tuple[Register, int]:
+    def moved(self, low: Lowering, address: Register, where: Sequence[int]) -> tuple[Register, int]:
         """Return an address moved by coordinates, and a constant left to add."""
         constant = 0
         for axis, coordinate in enumerate(where):
@@ -260,8 +284,18 @@ class MemoryTile:
                 found = low.machine.load(self.space, at, constant, u32, num_words)
                 words += _masked(low, found, valid)
                 continue
-            values += _masked(low, low.machine.load(self.space, at, constant, self.dtype, count), valid)
+            values += _masked(low, self._elements(low, at, constant, count), valid)
         return FragmentTile(layout, self.dtype, values, words)
+
+    def _elements(
+        self, low: Lowering, address: Register, offset: int, count: int
+    ) -> list[Register]:
+        """Load neighbours: together, or one by one where they do not fill a word."""
+        load, size = low.machine.load, self.dtype.itemsize
+        if self.dtype.bits >= 32:
+            return load(self.space, address, offset, self.dtype, count)
+        places = range(offset, offset + count * size, size)
+        return [load(self.space, address, place, self.dtype, 1)[0] for place in places]
 
     def store(self, low: Lowering, tile: FragmentTile) -> None:
         """Write the elements."""
@@ -281,11 +315,12 @@ class MemoryTile:
         values: list[Register],
         valid: Register | None,
     ) -> None:
-        if self.dtype.bits * len(values) >= 32:
-            values = low.arithmetic.pack(values)
+        narrow, size = self.dtype.bits * len(values) < 32, self.dtype.itemsize
+        groups = [[x] for x in values] if narrow else [low.arithmetic.pack(values)]
 
         def emit() -> None:
-            low.machine.store(self.space, place[0], place[1], values)
+            for number, group in enumerate(groups):
+                low.machine.store(self.space, place[0], place[1] + number * size, group)
 
         if valid is None:
             emit()

@@ -74,7 +74,9 @@ def matrix_load(
     across = 1 - inside
     low_bits, rest = layout.registers[:1], layout.registers[1:]
     # Lanes 0-7 address the rows of matrix 0, lanes 8-15 those of matrix 1, and so on.
-    rows = Fragment(layout.shape, rest[2:], (*bits_along(across, 1, 8), *rest[:2]), layout.subgroups)
+    rows = Fragment(
+        layout.shape, rest[2:], (*bits_along(across, 1, 8), *rest[:2]), layout.subgroups
+    )
     address = tile.address(low, rows)
     words: list[Register] = []
     for where in rows.coordinates():

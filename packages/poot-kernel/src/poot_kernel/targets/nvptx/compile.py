@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from poot_core import DType, u64
 from poot_kernel.ir.core import KernelFunction
-from poot_kernel.ir.types import ArrayType, ScalarType
-from poot_kernel.targets.common.lower import DeviceKernel, default_threads, lower_kernel
+from poot_kernel.targets.common.lower import (
+    DeviceKernel,
+    default_threads,
+    lower_kernel,
+    parameter_dtypes,
+)
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import FragmentProducts
 from poot_kernel.targets.nvptx.machine import PtxMachine
@@ -50,15 +53,12 @@ def compile_ptx(
         count = 2 * warpgroup_rows(kernel)
     parameters: list[str] = []
     arguments: list[Register] = []
-    for number, value in enumerate(kernel.parameters):
-        is_array = isinstance(value.type, ArrayType)
-        assert is_array or isinstance(value.type, ScalarType)
-        dtype: DType = u64 if is_array else value.type.dtype
+    for number, (kind, dtype) in enumerate(parameter_dtypes(kernel)):
         parameters.append(f"\t.param .b{max(32, dtype.bits)} p{number}")
         with machine.at_entry():
-            kind = "f32" if dtype.name == "f32" else f"b{max(32, dtype.bits)}"
-            found = machine.result(f"ld.param.{kind}", dtype, f"[p{number}]")
-            if is_array:
+            suffix = "f32" if dtype.name == "f32" else f"b{max(32, dtype.bits)}"
+            found = machine.result(f"ld.param.{suffix}", dtype, f"[p{number}]")
+            if kind == "pointer":
                 found = machine.result("cvta.to.global.u64", dtype, found)
         arguments.append(found)
     low = lower_kernel(kernel, machine, products, arguments, threads=count, multiples=known)
@@ -72,14 +72,17 @@ def compile_ptx(
         ".extern .shared .align 1024 .b8 shared_block[];",
         f".visible .entry {kernel.name}(",
         ",\n".join(parameters),
-        f")\n.maxntid {launched}, 1, 1\n.minnctapersm 1\n{{",
+        f")\n.maxntid {launched}, 1, 1",
+        # Registers can only move between warpgroups where the binary sets them for one workgroup.
+        *([".minnctapersm 1"] if is_specialised else []),
+        "{",
         *machine.declarations(),
         *machine.entry,
         *machine.body,
         "\tret;",
         "}",
     ]
-    names = tuple("pointer" if isinstance(v.type, ArrayType) else v.type.dtype.name for v in kernel.parameters)  # type: ignore[union-attr]
+    names = tuple(kind for kind, _ in parameter_dtypes(kernel))
     return DeviceKernel(
         name=kernel.name, code="\n".join(lines) + "\n", threads=launched,
         shared_bytes=low.shared_bytes, parameters=names, tensor_maps=maps,

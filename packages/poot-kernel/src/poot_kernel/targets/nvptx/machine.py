@@ -6,9 +6,9 @@ import struct
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from poot_core import DType, bf16, boolean, f16, f32, i32, u32
-from poot_kernel.targets.common.lowering import Lowering
+from poot_core import DType, bf16, boolean, dtype_by_name, f16, f32, i32, u32
 from poot_kernel.targets.common.fragments import Fragment
+from poot_kernel.targets.common.lowering import Lowering
 from poot_kernel.targets.common.machine import Register, SpaceName, kind_of
 from poot_kernel.targets.common.products import Atom, AtomMachine
 from poot_kernel.targets.common.tiles import FragmentTile, MemoryTile
@@ -16,7 +16,12 @@ from poot_kernel.targets.nvptx.atoms import ATOMS, matrix_load
 
 __all__ = ["PtxMachine"]
 
-_CLASS = {"boolean": ("p", "pred"), "word": ("r", "b32"), "long": ("d", "b64"), "float": ("f", "f32")}
+_CLASS = {
+    "boolean": ("p", "pred"),
+    "word": ("r", "b32"),
+    "long": ("d", "b64"),
+    "float": ("f", "f32"),
+}
 _TYPE = {"boolean": "pred", "float": "f32"}
 _APPROXIMATE = {"sqrt": "sqrt.rn.f32", "rsqrt": "rsqrt.approx.f32", "exp2": "ex2.approx.ftz.f32",
                 "log2": "lg2.approx.f32", "sin": "sin.approx.f32", "cos": "cos.approx.f32"}  # fmt: skip
@@ -41,9 +46,8 @@ class PtxMachine(AtomMachine):
         self.entry: list[str] = []
         self.body: list[str] = []
         self._lines = self.body
-        self._counts = dict.fromkeys(("p", "r", "d", "f", "h"), 0)
+        self._counts: dict[str, int] = dict.fromkeys(("p", "r", "d", "f", "h"), 0)
         self._labels = 0
-        self._literals: dict[tuple[float, DType], Register] = {}
 
     # ---- text
 
@@ -66,7 +70,10 @@ class PtxMachine(AtomMachine):
 
     def declarations(self) -> list[str]:
         """Return the register declarations."""
-        found = [f"\t.reg .{kind} %{letter}<{self._counts[letter] + 1}>;" for letter, kind in _CLASS.values()]
+        found = [
+            f"\t.reg .{kind} %{letter}<{self._counts[letter] + 1}>;"
+            for letter, kind in _CLASS.values()
+        ]
         return [*found, f"\t.reg .b16 %h<{self._counts['h'] + 1}>;"]
 
     def label(self) -> str:
@@ -108,10 +115,17 @@ class PtxMachine(AtomMachine):
             return self.result(f"{name}.{bits}", dtype, a, b)
         if name == "shl":
             return self.result(f"shl.{bits}", dtype, a, b)
-        rounded = {"add": ".rn", "sub": ".rn", "mul": ".rn", "div": ".full" if self.is_approximate else ".rn"}
+        rounded = {
+            "add": ".rn",
+            "sub": ".rn",
+            "mul": ".rn",
+            "div": ".full" if self.is_approximate else ".rn",
+        }
         if kind == "float":
             contracted = self.is_contracted and name != "div"
-            return self.result(f"{name}{'' if contracted else rounded.get(name, '')}.f32", dtype, a, b)
+            return self.result(
+                f"{name}{'' if contracted else rounded.get(name, '')}.f32", dtype, a, b
+            )
         if name == "mul":
             return self.result(f"mul.lo.{_suffix(dtype)}", dtype, a, b)
         if name == "mul_high":
@@ -234,7 +248,9 @@ class PtxMachine(AtomMachine):
         if x.code.startswith("%"):
             return x.code
         kind = kind_of(x.dtype)
-        return self.result({"float": "mov.f32", "long": "mov.b64"}.get(kind, "mov.b32"), x.dtype, x).code
+        return self.result(
+            {"float": "mov.f32", "long": "mov.b64"}.get(kind, "mov.b32"), x.dtype, x
+        ).code
 
     def _memory_type(self, dtype: DType) -> str:
         if dtype.bits >= 32:
@@ -272,16 +288,18 @@ class PtxMachine(AtomMachine):
 
     def variable(self, initial: Register) -> str:
         """Return a new register that may be assigned."""
-        return self.result(self._move(initial.dtype), initial.dtype, initial).code + f" {initial.dtype.name}"
+        return (
+            self.result(self._move(initial.dtype), initial.dtype, initial).code
+            + f" {initial.dtype.name}"
+        )
 
     def _move(self, dtype: DType) -> str:
-        kind = kind_of(dtype)
-        return f"mov.{'pred' if kind == 'boolean' else 'f32' if kind == 'float' else 'b64' if kind == 'long' else 'b32'}"
+        return "mov." + {"boolean": "pred", "float": "f32", "long": "b64"}.get(
+            kind_of(dtype), "b32"
+        )
 
     def read(self, variable: str) -> Register:
         """Return a copy of the variable."""
-        from poot_core import dtype_by_name
-
         code, name = variable.split()
         dtype = dtype_by_name(name)
         return self.result(self._move(dtype), dtype, code)

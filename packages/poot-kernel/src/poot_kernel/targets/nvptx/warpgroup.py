@@ -47,7 +47,9 @@ def suits_warpgroups(kernel: KernelFunction, multiples: Mapping[str, int]) -> bo
     if found.shape[0] not in (ROWS, 2 * ROWS) or found.shape[1] not in (8, 16, 32, 64, 128, 256):
         return False
     promises = Promises(kernel, multiples)
-    return all(_suits(op, promises) for op in pipelines[0].regions[0].operations if "copy" in op.opcode)
+    return all(
+        _suits(op, promises) for op in pipelines[0].regions[0].operations if "copy" in op.opcode
+    )
 
 
 def warpgroup_rows(kernel: KernelFunction) -> int:
@@ -108,9 +110,7 @@ class _Ring:
         m, label = self.machine, self.machine.label()
         m.place(label)
         at = self.barrier_of(base, slot)
-        done = m.result(
-            "mbarrier.try_wait.parity.shared::cta.b64", boolean, f"[{at.code}]", parity
-        )
+        done = m.result("mbarrier.try_wait.parity.shared::cta.b64", boolean, f"[{at.code}]", parity)
         m.line(f"@!{done.code} bra {label}")
 
     def advance(self) -> None:
@@ -127,7 +127,9 @@ class _Ring:
         found, ops = cast(TileType, copy.result.type), self.low.arithmetic
         base = ops.add(ops.add(ops.mul(slot, self.slot_bytes), self.base), self.offsets[copy])
         sides = zip((ROW_BYTES, 2), found.shape, strict=True)
-        strides = tuple(tuple(Stride(step * b.step) for b in bits_along(0, 1, e)) for step, e in sides)
+        strides = tuple(
+            tuple(Stride(step * b.step) for b in bits_along(0, 1, e)) for step, e in sides
+        )
         return MemoryTile("shared", found.dtype, found.shape, base, strides)
 
 
@@ -190,7 +192,9 @@ class WarpgroupProducts(FragmentProducts):
         machine.branch(loads, lambda: self._load(low), lambda: self._multiply(low))
 
     def _declare_maps(self, low: Lowering, machine: PtxMachine, pipeline: Op) -> None:
-        copies = [op for op in pipeline.regions[0].operations if op in cast(_Ring, self.ring).offsets]
+        copies = [
+            op for op in pipeline.regions[0].operations if op in cast(_Ring, self.ring).offsets
+        ]
         assert all(op.result in product_operands(low.kernel.body) for op in copies)
         for number, op in enumerate(copies):
             array = op.operands[0]
@@ -259,11 +263,15 @@ class WarpgroupProducts(FragmentProducts):
         def turn() -> None:
             index, slot = machine.read(counter), machine.read(ring.slot)
             # The first round finds every slot empty: the phase before the first has ended.
-            ring.wait(ring.empty, slot, machine.binary("xor", machine.read(ring.parity), low.arithmetic.word(1)))
+            ring.wait(
+                ring.empty,
+                slot,
+                machine.binary("xor", machine.read(ring.parity), low.arithmetic.word(1)),
+            )
             full = ring.barrier_of(ring.full, slot)
             size = ring.slot_bytes
             machine.line(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full.code}], {size}")
-            low.stage = cast("None", _Issue(ring, slot, self.maps))
+            low.stage = _Issue(ring, slot, self.maps)
             low.region(op.regions[0], [index])
             low.stage = None
             ring.advance()
@@ -295,7 +303,7 @@ class WarpgroupProducts(FragmentProducts):
         def turn() -> None:
             index, slot = machine.read(counter), machine.read(ring.slot)
             ring.wait(ring.full, slot, machine.read(ring.parity))
-            low.stage = cast("None", _Use(ring, slot))
+            low.stage = _Use(ring, slot)
             tiles = low.region(op.regions[0], [index])
             low.stage = None
             a, b = self._operands(low, op, product, tiles)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from poot_core import DType, u64
+from poot_core import DType
 from poot_kernel.ir.core import KernelFunction
-from poot_kernel.ir.types import ArrayType, ScalarType
-from poot_kernel.targets.common.lower import DeviceKernel, default_threads, lower_kernel
+from poot_kernel.targets.common.lower import (
+    DeviceKernel,
+    default_threads,
+    lower_kernel,
+    parameter_dtypes,
+)
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.spirv.cooperative import CooperativeMachine, CooperativeProducts
 from poot_kernel.targets.spirv.module import STORAGE
@@ -32,19 +36,15 @@ def compile_spirv(
         UnsupportedError: If the kernel uses what GPU targets do not lower yet.
     """
     machine = CooperativeMachine()
-    count = threads or default_threads(kernel, machine.subgroup_size)
-    dtypes: list[DType] = []
-    for value in kernel.parameters:
-        is_array = isinstance(value.type, ArrayType)
-        assert is_array or isinstance(value.type, ScalarType)
-        dtypes.append(u64 if is_array else value.type.dtype)
+    count = threads or default_threads(kernel, machine.subgroup_size, share=4096)
+    dtypes = [dtype for _, dtype in parameter_dtypes(kernel)]
     with machine.at_entry():
         arguments = _push_constants(machine, dtypes)
     low = lower_kernel(
         kernel, machine, CooperativeProducts(), arguments, threads=count, multiples=multiples or {}
     )
     _finish(machine, count, low.shared_bytes)
-    names = tuple("pointer" if isinstance(v.type, ArrayType) else v.type.dtype.name for v in kernel.parameters)  # type: ignore[union-attr]
+    names = tuple(kind for kind, _ in parameter_dtypes(kernel))
     return DeviceKernel(
         name="main", code=machine.module.binary(), threads=count, shared_bytes=0, parameters=names
     )
@@ -82,5 +82,7 @@ def _finish(machine: CooperativeMachine, threads: int, shared_bytes: int) -> Non
     m.emit("FunctionEnd")
     m.once("Extension", "extensions", "SPV_KHR_physical_storage_buffer")
     m.emit("MemoryModel", 5348, 3, section="memory")
-    m.emit("EntryPoint", 5, main, "main", *machine.interface, machine.shared, section="entry_points")
+    m.emit(
+        "EntryPoint", 5, main, "main", *machine.interface, machine.shared, section="entry_points"
+    )
     m.emit("ExecutionMode", main, 17, threads, 1, 1, section="modes")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
-from poot_core import DType, UnsupportedError, f32, u32
+from poot_core import UnsupportedError, f32, u32
 from poot_kernel.ir.core import Op
 from poot_kernel.ir.types import TileType
 from poot_kernel.targets.common.fragments import Fragment, log2
@@ -13,7 +13,13 @@ from poot_kernel.targets.common.lowering import Lowering
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import FragmentProducts
 from poot_kernel.targets.common.tiles import (
-    FragmentTile, MemoryTile, Tile, UniformTile, shared_bytes, shared_tile,
+    FragmentTile,
+    MemoryTile,
+    OpaqueTile,
+    Tile,
+    UniformTile,
+    shared_bytes,
+    shared_tile,
 )  # fmt: skip
 from poot_kernel.targets.spirv.machine import SpirvMachine
 
@@ -25,17 +31,10 @@ _SUBGROUP, _ROW_MAJOR, _COLUMN_MAJOR = 3, 0, 1
 
 
 @dataclass(frozen=True, slots=True)
-class OpaqueTile:
+class MatrixTile(OpaqueTile):
     """An accumulator: this subgroup's matrices, row by row."""
 
-    shape: tuple[int, ...]
-    parts: list[Register]
     products: CooperativeProducts
-    dtype: DType = f32
-
-    def rebuilt(self, parts: list[Register]) -> OpaqueTile:
-        """Return a tile of the same form."""
-        return replace(self, parts=parts)
 
     def fragment(self, low: Lowering, layout: Fragment) -> FragmentTile:
         """Return the elements as a fragment, through shared memory."""
@@ -140,9 +139,7 @@ class CooperativeProducts(FragmentProducts):
 
         return low.at_entry(("row", shape), row), low.at_entry(("column", shape), column)
 
-    def pieces(
-        self, low: Lowering, tile: OpaqueTile
-    ) -> list[tuple[Register, Register, Register]]:
+    def pieces(self, low: Lowering, tile: MatrixTile) -> list[tuple[Register, Register, Register]]:
         """Return each matrix with its row and column in the tile."""
         _, _, height, width = self.share(low, tile.shape)
         row, column = self.origin(low, tile.shape)
@@ -163,14 +160,14 @@ class CooperativeProducts(FragmentProducts):
         pointer = m.quad_pointer(low.arithmetic.add(at, constant))
         return pointer, m.word(_ROW_MAJOR if near else _COLUMN_MAJOR), m.word(pitch // 16)
 
-    def promoted(self, low: Lowering, runtime: object) -> object:
-        """Return an accumulator that a loop carries as an opaque tile."""
+    def promoted(self, low: Lowering, runtime: object) -> object | None:
+        """Return an accumulator that a loop carries as matrices."""
         if isinstance(runtime, UniformTile) and len(runtime.shape) == 2:
             return self._matrices(low, runtime)
-        return runtime
+        return runtime if isinstance(runtime, MatrixTile) else None
 
-    def _matrices(self, low: Lowering, tile: Tile) -> OpaqueTile:
-        if isinstance(tile, OpaqueTile):
+    def _matrices(self, low: Lowering, tile: Tile) -> MatrixTile:
+        if isinstance(tile, MatrixTile):
             return tile
         m = machine(low)
         kind = m.matrix_type("f32", "acc")
@@ -178,14 +175,13 @@ class CooperativeProducts(FragmentProducts):
         count = height // SIDE * (width // SIDE)
         if isinstance(tile, UniformTile):
             value = m.module.value("CompositeConstruct", kind, int(tile.value.code))
-            return OpaqueTile(tile.shape, [m.wrap(value, f32, kind)] * count, self)
+            return MatrixTile(tile.shape, [m.wrap(value, f32, kind)] * count, f32, self)
         memory = cast(FragmentTile, tile).in_shared(low)
-        empty = OpaqueTile(tile.shape, [low.arithmetic.word(0)] * count, self)
+        empty = MatrixTile(tile.shape, [low.arithmetic.word(0)] * count, f32, self)
         parts = [
-            self._load(low, memory, row, column, kind)
-            for _, row, column in self.pieces(low, empty)
+            self._load(low, memory, row, column, kind) for _, row, column in self.pieces(low, empty)
         ]
-        return OpaqueTile(tile.shape, parts, self)
+        return MatrixTile(tile.shape, parts, f32, self)
 
     def _load(
         self, low: Lowering, tile: MemoryTile, row: Register, column: Register, kind: int
@@ -210,7 +206,9 @@ class CooperativeProducts(FragmentProducts):
         ops = low.arithmetic
         for k in range(0, a.shape[1], SIDE):
             step = ops.word(k)
-            left = [self._load(low, a, ops.add(row, i), step, kinds[0]) for i in range(0, height, SIDE)]
+            left = [
+                self._load(low, a, ops.add(row, i), step, kinds[0]) for i in range(0, height, SIDE)
+            ]
             for j in range(width // SIDE):
                 right = self._load(low, b, step, ops.add(column, j * SIDE), kinds[1])
                 for i, matrix in enumerate(left):
@@ -220,7 +218,7 @@ class CooperativeProducts(FragmentProducts):
                         int(matrix.code), int(right.code), int(parts[number].code),
                     )  # fmt: skip
                     parts[number] = m.wrap(found, f32, result)
-        return OpaqueTile(acc.shape, parts, self)
+        return MatrixTile(acc.shape, parts, f32, self)
 
     def _in_shared(self, low: Lowering, op: Op, index: int) -> MemoryTile:
         tile = cast(Tile, low.get(op.operands[index]))
@@ -230,9 +228,7 @@ class CooperativeProducts(FragmentProducts):
         return held.in_shared(low)
 
 
-def _at(
-    low: Lowering, tile: MemoryTile, row: Register, column: Register
-) -> tuple[Register, int]:
+def _at(low: Lowering, tile: MemoryTile, row: Register, column: Register) -> tuple[Register, int]:
     """Return the address of an element at run-time coordinates."""
     ops, address = low.arithmetic, tile.base
     for where, axis in ((row, 0), (column, 1)):

@@ -170,7 +170,11 @@ class SpirvMachine(AtomMachine):
             return self.emit("Bitcast", f32, self.emit("ShiftLeftLogical", u32, x, self.word(16)))
         if x.dtype is f16:
             pair = self.module.value(
-                "ExtInst", self.module.type("TypeVector", self.f32, 2), self.extended, 62, int(x.code)
+                "ExtInst",
+                self.module.type("TypeVector", self.f32, 2),
+                self.extended,
+                62,
+                int(x.code),
             )
             return self.wrap(self.module.value("CompositeExtract", self.f32, pair, 0), f32)
         if dtype is bf16:
@@ -196,7 +200,12 @@ class SpirvMachine(AtomMachine):
     def _to_bf16(self, x: Register) -> Register:
         """Round to nearest even on the bits; a NaN stays one."""
         bits = self.emit("Bitcast", u32, x)
-        odd = self.emit("BitwiseAnd", u32, self.emit("ShiftRightLogical", u32, bits, self.word(16)), self.word(1))
+        odd = self.emit(
+            "BitwiseAnd",
+            u32,
+            self.emit("ShiftRightLogical", u32, bits, self.word(16)),
+            self.word(1),
+        )
         rounded = self.emit("IAdd", u32, self.emit("IAdd", u32, bits, self.word(0x7FFF)), odd)
         high = self.emit("ShiftRightLogical", bf16, rounded, self.word(16))
         nan = self.wrap(self.word(0x7FC0), bf16)
@@ -257,7 +266,9 @@ class SpirvMachine(AtomMachine):
         loaded = self.module.value("Load", element, pointer, 2, size)
         if count > 1:
             return [
-                self.wrap(self.module.value("CompositeExtract", self.type_of(dtype), loaded, i), dtype)
+                self.wrap(
+                    self.module.value("CompositeExtract", self.type_of(dtype), loaded, i), dtype
+                )
                 for i in range(count)
             ]
         if dtype.bits < 32:
@@ -266,7 +277,11 @@ class SpirvMachine(AtomMachine):
         return [self.wrap(loaded, dtype)]
 
     def _moved(self, address: Register, offset: int) -> Register:
-        return address if offset == 0 else self.emit("IAdd", address.dtype, address, self.constant(offset, address.dtype))
+        return (
+            address
+            if offset == 0
+            else self.emit("IAdd", address.dtype, address, self.constant(offset, address.dtype))
+        )
 
     def _global(self, address: Register, offset: int, dtype: DType, count: int) -> tuple[int, int]:
         element = self.type_of(dtype)
@@ -300,7 +315,9 @@ class SpirvMachine(AtomMachine):
             return [self.reinterpret(self.wrap(p, u32), dtype) for p in parts]
         if count > 1:
             size = dtype.itemsize
-            return [self._load_shared(self._moved(address, i * size), dtype, 1)[0] for i in range(count)]
+            return [
+                self._load_shared(self._moved(address, i * size), dtype, 1)[0] for i in range(count)
+            ]
         word = self.wrap(self.module.value("Load", self.u32, self._word_pointer(address)), u32)
         if dtype.bits == 32:
             return [self.reinterpret(word, dtype)]
@@ -327,7 +344,9 @@ class SpirvMachine(AtomMachine):
             self.module.emit("Store", pointer, held, 2, dtype.itemsize * count)
             return
         if dtype.bits < 32:
-            raise UnsupportedError("SPIR-V stores whole words to shared memory; got a narrow element")
+            raise UnsupportedError(
+                "SPIR-V stores whole words to shared memory; got a narrow element"
+            )
         words = [int(self.reinterpret(x, u32).code) for x in values]
         at = self._moved(address, offset)
         if count == _SHARED_WORDS:
@@ -363,7 +382,9 @@ class SpirvMachine(AtomMachine):
     def read(self, variable: str) -> Register:
         """Return the variable's value."""
         kind = self.types[f"*{variable}"]
-        return self.wrap(self.module.value("Load", kind, int(variable)), self._dtypes[variable], kind)
+        return self.wrap(
+            self.module.value("Load", kind, int(variable)), self._dtypes[variable], kind
+        )
 
     def assign(self, variable: str, value: Register) -> None:
         """Set the variable."""
