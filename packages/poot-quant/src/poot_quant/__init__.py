@@ -4,6 +4,7 @@ from poot_quant._decode import decode, unpack
 from poot_quant._encode import encode, random_blocks
 from poot_quant._format import Field, QuantFormat, Role, Unpacked
 from poot_quant._registry import FORMATS, format_by_ggml_type, format_by_name
+from poot_quant._tables import grid_words
 
 __all__ = [
     "FORMATS",
@@ -15,6 +16,7 @@ __all__ = [
     "encode",
     "format_by_ggml_type",
     "format_by_name",
+    "grid_words",
     "random_blocks",
     "unpack",
 ]

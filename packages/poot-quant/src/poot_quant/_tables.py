@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["grid_table"]
+__all__ = ["grid_table", "grid_words"]
 
 
 @cache
@@ -22,6 +22,15 @@ def grid_table(name: str) -> NDArray[np.int8]:
     step = 16 // width
     index = rows >> np.arange(0, 16, step, dtype=np.uint16) & ((1 << step) - 1)  # (rows, width)
     return np.array(levels, dtype=np.int8)[index]
+
+
+def grid_words(name: str) -> tuple[tuple[int, ...], int]:
+    """Return a table as its 16-bit words and the bits of an element's level, lowest first.
+
+    For code that looks vectors up itself: element j of a row is level ``word >> bits * j``.
+    """
+    width, _levels, digits = _TABLES[name]
+    return tuple(np.frombuffer(bytes.fromhex(digits), dtype="<u2").tolist()), 16 // width
 
 
 _TABLES: dict[str, tuple[int, tuple[int, ...], str]] = {

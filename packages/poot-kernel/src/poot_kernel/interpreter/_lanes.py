@@ -126,6 +126,15 @@ def _shared_alloc(machine: Machine, op: Op) -> Sequence[Any]:
     return (memory,)
 
 
+def _constant_table(machine: Machine, op: Op) -> Sequence[Any]:
+    dtype = cast("DType", op.attributes["dtype"])
+    shape = cast("tuple[int, ...]", op.attributes["shape"])
+    values = np.array(op.attributes["values"], dtype.numpy)
+    strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
+    name = op.result.name or "table"
+    return (Memory(name, dtype, shape, strides, values, check=machine.check, is_constant=True),)
+
+
 def _extent(machine: Machine, op: Op) -> Sequence[Any]:
     extent = machine.memory(op.operands[0]).shape[cast("int", op.attributes["axis"])]
     return (_everywhere(machine, cast("int", extent)),)
@@ -331,6 +340,7 @@ LANE_RULES: dict[str, Rule] = {
     "prefetch": _prefetch,
     "atomic": _atomic,
     "shared_alloc": _shared_alloc,
+    "constant_table": _constant_table,
     "extent": _extent,
     "workgroup_id": _workgroup_id,
     "grid_size": _grid_size,

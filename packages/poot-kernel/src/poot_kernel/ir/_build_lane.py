@@ -67,6 +67,10 @@ class LaneBuilder(ElementBuilder):
         """Return uninitialised workgroup memory."""
         return self.one("shared_alloc", dtype=dtype, shape=tuple(as_size(s) for s in shape))
 
+    def constant_table(self, values: Sequence[int], dtype: DType, shape: Sequence[int]) -> Value:
+        """Return read-only memory that holds integers, row-major."""
+        return self.one("constant_table", dtype=dtype, shape=tuple(shape), values=tuple(values))
+
     def extent(self, memory: Value, axis: int) -> Value:
         """Return an array's extent."""
         return self.one("extent", [memory], axis=axis)

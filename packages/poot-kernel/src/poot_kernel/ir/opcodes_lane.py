@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from poot_core import DType, boolean, i32
 from poot_kernel.ir.core import Attribute
-from poot_kernel.ir.sizes import Size
+from poot_kernel.ir.sizes import Size, as_size
 from poot_kernel.ir.specs import (
     Effect,
     OpSpec,
@@ -241,6 +242,18 @@ def _shared_alloc(request: Request) -> tuple[Type, ...]:
     if not sizes:
         raise RuleError("attribute 'shape' must hold sizes")
     return (SharedType(request.attribute("dtype", DType), sizes),)
+
+
+def _constant_table(request: Request) -> tuple[Type, ...]:
+    request.count(0)
+    dtype, shape = request.attribute("dtype", DType), request.integers("shape")
+    values = request.integers("values")
+    if not dtype.is_integer or not shape or len(values) != math.prod(shape):
+        raise RuleError(f"{len(values)} values of {dtype.name} do not fill integers of {shape}")
+    low = -(1 << dtype.bits - 1) if dtype.kind == "int" else 0
+    if min(values) < low or max(values) >= low + (1 << dtype.bits):
+        raise RuleError(f"values {min(values)}..{max(values)} do not fit {dtype.name}")
+    return (ArrayType(dtype, tuple(as_size(n) for n in shape), alignment=dtype.itemsize),)
 
 
 def _extent(request: Request) -> tuple[Type, ...]:
@@ -627,6 +640,15 @@ LANE_OPS: tuple[OpSpec, ...] = (
         {"dtype": None, "shape": None},
         both=True,
         uniform=True,
+    ),
+    _lane(
+        "constant_table",
+        "",
+        _constant_table,
+        "pure",
+        "read-only memory that holds these integers, row-major",
+        {"dtype": None, "shape": None, "values": None},
+        both=True,
     ),
     _lane("extent", "memory", _extent, "pure", "extent of an axis", {"axis": None}, both=True),
     _lane(

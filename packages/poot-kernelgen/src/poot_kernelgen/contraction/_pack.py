@@ -5,6 +5,7 @@ from __future__ import annotations
 from poot_core import bf16, f16, f32, i64, u8
 from poot_kernel import IRBuilder, KernelFunction, Layout, Value
 from poot_kernelgen.contraction._codec import ROWS, STEP, Codec, codec_of, dense_bytes, is_dense
+from poot_kernelgen.contraction._grids import GRIDS, grid_header, table_of
 from poot_kernelgen.contraction._stored import StoredBlock
 from poot_kernelgen.requests import PackRequest
 
@@ -25,6 +26,7 @@ def build_pack(request: PackRequest, name: str) -> KernelFunction:
     n, k = b.scalar("N"), b.scalar("K")
     first, step = b.scalar("first_group"), b.scalar("group_step")
     rows = _rows(b, n)
+    table = table_of(b, fmt.name) if fmt.name in GRIDS else None
     steps = fmt.block_elements // STEP
     bytes_per_block = codec.header_bytes + steps * codec.step_bytes
     blocks = b.floordiv(k, fmt.block_elements)
@@ -34,7 +36,10 @@ def build_pack(request: PackRequest, name: str) -> KernelFunction:
         origin = b.mul(loop.index, fmt.block_bytes)
         block = StoredBlock(b, codec, source_rows, rows, origin)
         to = b.add(base, b.mul(loop.index, bytes_per_block))
-        _write_block(b, codec, block, target, to)
+        if table is None:
+            _write_block(b, codec, block, target, to)
+        else:
+            _write_grid_block(b, codec, block, table, (target, to))
     return b.finish()
 
 
@@ -57,6 +62,19 @@ def _write_block(b: IRBuilder, codec: Codec, block: StoredBlock, target: Value, 
             if codec.has_min:
                 _write(b, target, block.mins(step), b.add(at, codec.scale_bytes), item)
         _write_codes(b, codec, block.codes(step), target, b.add(at, codec.code_start))
+
+
+def _write_grid_block(
+    b: IRBuilder, codec: Codec, block: StoredBlock, table: Value, place: tuple[Value, Value]
+) -> None:
+    target, to = place
+    grid = GRIDS[codec.format.name]
+    _write(b, target, grid_header(block), to, 2)
+    with b.for_(0, codec.steps) as loop:
+        at = b.add(b.add(to, codec.header_bytes), b.mul(loop.index, codec.step_bytes))
+        _write(b, target, grid.scales(block, loop.index), at, 1)
+        codes = grid.codes(block, table, loop.index)
+        _write_codes(b, codec, codes, target, b.add(at, codec.code_start))
 
 
 def _write(b: IRBuilder, target: Value, values: Value, at: Value, item: int) -> None:

@@ -31,11 +31,13 @@ class StoredBlock:
 
     # ---- bytes
 
-    def field(self, name: str, start: int = 0, count: int | None = None) -> Value:
+    def field(self, name: str, start: Value | int = 0, count: int | None = None) -> Value:
         """Return bytes of a field, (16, count)."""
         found = self.codec.format.field(name)
-        count = found.num_bytes - start if count is None else count
-        at = self.b.add(self._origin, found.offset + start)
+        if count is None:
+            assert isinstance(start, int)
+            count = found.num_bytes - start
+        at = self.b.add(self.b.add(self._origin, found.offset), start)
         return self.b.copy_rows(self._source, self._rows, at, (count,))
 
     def bits(self, tile: Value, start: int, width: int) -> Value:

@@ -87,6 +87,21 @@ def _shared_alloc(lowering: Lowering, op: Op) -> None:
     lowering.set(op.result, memory)
 
 
+def _constant_table(lowering: Lowering, op: Op) -> None:
+    found = op.result.type
+    assert isinstance(found, ArrayType)
+    e = lowering.emitter
+    values = cast("tuple[int, ...]", op.attributes["values"])
+    element = llvm_type(found.dtype)
+    name = f"@{e.fresh('table')}"
+    body = ", ".join(f"{element} {value}" for value in values)
+    e.prelude[name] = (
+        f"{name} = internal constant [{len(values)} x {element}] [{body}], "
+        f"align {found.dtype.itemsize}"
+    )
+    lowering.set(op.result, array_memory(lowering, found, name))
+
+
 def element_offset(lowering: Lowering, memory: Memory, indices: Sequence[Val]) -> Val:
     """Return the byte offset of an element; of many if an index is varying."""
     e = lowering.emitter
@@ -247,6 +262,7 @@ MEMORY_HANDLERS: dict[str, Handler] = {
     "store": _store,
     "prefetch": _prefetch,
     "shared_alloc": _shared_alloc,
+    "constant_table": _constant_table,
     "extent": _extent,
     "workgroup_id": _workgroup_id,
     "grid_size": _grid_size,
