@@ -268,7 +268,7 @@ def gemv_ptx(cuda: Cuda) -> None:
                     tb_s=groups * chunks * 64 / seconds / 1e12,
                     regs=built.binary.registers,
                 )
-            for tokens, stages in ((1, 4), (1, 8), (1, 12), (8, 8)):
+            for tokens, stages in ((1, 4), (1, 6), (1, 8), (8, 4)):
                 if name == "raw" and (tokens, stages) != (1, 8):
                     continue
                 x, scale, sums = quantised_rows(rng, tokens, k)

@@ -16,7 +16,6 @@ class Architecture:
         subgroup_size: Lanes of a wave.
         has_mixed_dot: Whether byte dot products take one signed and one unsigned side.
         atoms: Matrix instructions.
-        operand_type: LLVM type of an operand's words, by element type.
     """
 
     def __init__(self, subgroup_size: int, has_mixed_dot: bool, atoms: tuple[Atom, ...]) -> None:

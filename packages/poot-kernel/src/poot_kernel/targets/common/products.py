@@ -90,12 +90,17 @@ class FragmentProducts(Products):
     """Shares a product's tile among subgroups and steps through it with one atom."""
 
     def atom(self, low: Lowering, op: Op) -> Atom:
-        """Return the atom for a product's operands."""
+        """Return the atom for a product's operands.
+
+        A single row goes to dot products where there are some: a matrix instruction would repeat
+        it, and spread columns over fewer lanes.
+        """
         a, b = (cast(TileType, value.type).dtype.name for value in op.operands[:2])
+        is_row = cast(TileType, op.operands[0].type).shape[0] == 1
         atoms = cast(AtomMachine, low.machine).atoms
-        for atom in atoms:
-            if atom.inputs == (a, b):
-                return atom
+        fitting = [atom for atom in atoms if atom.inputs == (a, b)]
+        for atom in sorted(fitting, key=lambda atom: atom.is_dot != is_row):
+            return atom
         known = sorted({atom.inputs for atom in atoms})
         raise UnsupportedError(f"no matrix instruction for {a} x {b}; there are {known}")
 

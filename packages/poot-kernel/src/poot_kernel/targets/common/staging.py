@@ -14,6 +14,7 @@ from poot_kernel.targets.common.tiles import MemoryTile, Stride
 __all__ = ["Stage", "StagedCopy"]
 
 CHUNK_BYTES = 16
+MIN_ROW_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,14 @@ class StagedCopy:
     def in_shared(self, base: Register) -> tuple[MemoryTile, int]:
         """Return the tile in shared memory, in the order of the source, and its bytes.
 
-        Rows of 64 bytes and more, or apart in the source, get 16 bytes of padding, which keeps
-        the banks of neighbouring rows apart.
+        Rows along one axis, of 64 bytes and more or apart in the source, get 16 bytes of padding,
+        which keeps the banks of neighbouring rows apart; interleaved blocks lie as they came.
         """
         strides: dict[Bit, Stride] = {}
         step, is_padded = self.source.dtype.itemsize, False
         for number, bit in enumerate(self.order):
-            ends = number > 0 and bit.axis != self.order[number - 1].axis and step >= 64
+            rows = len({b.axis for b in self.order[:number]}) == 1 and step >= MIN_ROW_BYTES
+            ends = rows and bit.axis != self.order[0].axis
             if not is_padded and (ends or not self._is_near(number)):
                 step, is_padded = step + 16, True
             strides[bit] = Stride(step)

@@ -10,7 +10,7 @@ from poot_core import DType, bf16, boolean, dtype_by_name, f16, f32, i32, u32
 from poot_kernel.targets.common.fragments import Fragment
 from poot_kernel.targets.common.lowering import Lowering
 from poot_kernel.targets.common.machine import Register, SpaceName, kind_of
-from poot_kernel.targets.common.products import Atom, AtomMachine
+from poot_kernel.targets.common.products import Atom, AtomMachine, dot_atoms
 from poot_kernel.targets.common.tiles import FragmentTile, MemoryTile
 from poot_kernel.targets.nvptx.atoms import ATOMS, matrix_load
 
@@ -40,7 +40,7 @@ class PtxMachine(AtomMachine):
 
     has_async_copy = True
     shared_limit = 227 * 1024
-    atoms = ATOMS
+    atoms = (*ATOMS, *dot_atoms(32))
 
     def __init__(self) -> None:
         self.entry: list[str] = []
