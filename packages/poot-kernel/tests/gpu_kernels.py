@@ -39,6 +39,7 @@ def product(
     TN: Const[int] = 32,
     TK: Const[int] = 32,
     STAGES: Const[int] = 3,
+    SIGNATURE: Const[str] = "native",
 ):
     """c = a @ b.T."""
     m0 = workgroup_id(1) * TM
@@ -48,7 +49,7 @@ def product(
         with load_part():
             left = copy(a[m0 : m0 + TM, k : k + TK], masked=True)
             right = copy(b[n0 : n0 + TN, k : k + TK], masked=True)
-        acc = mma(left, right.T, acc, signature="native")
+        acc = mma(left, right.T, acc, signature=SIGNATURE)
     store(c[m0 : m0 + TM, n0 : n0 + TN], acc, masked=True)
 
 

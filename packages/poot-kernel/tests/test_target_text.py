@@ -169,6 +169,12 @@ def test_amd_objects(arch, instruction, tmp_path):
         assert struct.unpack_from("<H", found.data, 18) == (224,)
 
 
+def test_other_combine_orders_are_refused():
+    kernel = KERNELS.product.specialise(TM=32, TN=32, TK=32, STAGES=2, SIGNATURE="fma_chain")
+    with pytest.raises(UnsupportedError, match="'fma_chain' yet; they do in 'native'"):
+        compile_ptx(kernel)
+
+
 def test_unknown_amd_architectures_are_refused():
     with pytest.raises(UnsupportedError, match="'gfx803' is not covered yet"):
         compile_amdgcn(CASES["product"][0], arch="gfx803")

@@ -70,6 +70,19 @@ def parameter_dtypes(kernel: KernelFunction) -> list[tuple[str, DType]]:
     return found
 
 
+def _check_signatures(kernel: KernelFunction) -> None:
+    """Refuse combine orders that tensor cores do not have or that are not built yet."""
+    for op in kernel.body.walk():
+        if op.opcode == "mma" and op.attributes["signature"] not in _SIGNATURES:
+            raise UnsupportedError(
+                f"GPU targets do not multiply in the order {op.attributes['signature']!r} yet; "
+                f"they do in {', '.join(map(repr, _SIGNATURES))}"
+            )
+
+
+_SIGNATURES = ("native", "exact", "k16")
+
+
 def _mma(low: Lowering, op: Op) -> None:
     found = low.products.multiply(low, op)
     solved = low.layouts.get(op.result)
@@ -117,6 +130,7 @@ def lower_kernel(
     Raises:
         UnsupportedError: If the kernel uses what GPU targets do not lower yet.
     """
+    _check_signatures(kernel)
     low = Lowering(kernel, machine, products, HANDLERS, threads=threads, multiples=multiples)
     machine.is_contracted = "contract" in kernel.fastmath
     machine.is_approximate = "approximate" in kernel.fastmath
