@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import overload
 
 from poot_core import DType
 from poot_kernel.ir._build_lane import Indices, LaneBuilder
@@ -90,7 +91,57 @@ class TileBuilder(LaneBuilder):
         """Return acc + a @ b."""
         return self.one("mma", [a, b, acc], signature=signature)
 
-    def map(self, body: Callable[..., Value | Sequence[Value]], *tiles: Value) -> Value:
+    @overload
+    def map(self, body: Callable[[Value], Value], a: Value, /) -> Value: ...
+
+    @overload
+    def map(self, body: Callable[[Value, Value], Value], a: Value, b: Value, /) -> Value: ...
+
+    @overload
+    def map(
+        self, body: Callable[[Value, Value, Value], Value], a: Value, b: Value, c: Value, /
+    ) -> Value: ...
+
+    @overload
+    def map(
+        self,
+        body: Callable[[Value, Value, Value, Value], Value],
+        a: Value,
+        b: Value,
+        c: Value,
+        d: Value,
+        /,
+    ) -> Value: ...
+
+    @overload
+    def map(
+        self,
+        body: Callable[[Value, Value, Value, Value, Value], Value],
+        a: Value,
+        b: Value,
+        c: Value,
+        d: Value,
+        e: Value,
+        /,
+    ) -> Value: ...
+
+    @overload
+    def map(
+        self,
+        body: Callable[[Value, Value, Value, Value, Value, Value], Value],
+        a: Value,
+        b: Value,
+        c: Value,
+        d: Value,
+        e: Value,
+        f: Value,
+        /,
+    ) -> Value: ...
+
+    @overload
+    def map(self, body: Callable[..., Value], *tiles: Value) -> Value: ...
+
+    def map(self, body: Callable[..., Value], *tiles: Value) -> Value:
         """Return the tile of ``body(*elements)``; use ``map_many`` for several results."""
         (result,) = self.map_many(body, *tiles)
         return result

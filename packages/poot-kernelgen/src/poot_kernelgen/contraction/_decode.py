@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from poot_core import DType, f16, f32, i8, i32, u8, u32
 from poot_kernel import IRBuilder, Layout, Value
 from poot_kernelgen.contraction._codec import ROWS, STEP, Codec
+from poot_kernelgen.contraction._shapes import width_of
 
 __all__ = ["Step", "StepReader", "group_values"]
 
@@ -180,7 +181,7 @@ class StepReader:
 def group_values(b: IRBuilder, codec: Codec, step: Step) -> Value:
     """Return the (32, n) f32 tile of a step's exact values: scale * code + min."""
     parts: list[Value] = []
-    columns = step.codes.type.shape[1]  # pyright: ignore[reportAttributeAccessIssue]
+    columns = width_of(step.codes)
     for g in range(codec.groups):
         codes = step.codes
         if codec.groups > 1:

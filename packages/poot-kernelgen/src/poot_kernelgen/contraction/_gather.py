@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from poot_core import bf16, f16, f32, i32
 from poot_kernel import IRBuilder, KernelFunction, Layout, Value
 from poot_kernelgen.contraction._codec import ROWS, STEP, codec_of, dense_bytes, is_dense
@@ -9,6 +11,8 @@ from poot_kernelgen.contraction._decode import StepReader, group_values
 from poot_kernelgen.requests import GatherRequest
 
 __all__ = ["build_gather"]
+
+_Store = Callable[[Value, Value, int], None]
 
 
 def build_gather(request: GatherRequest, name: str) -> KernelFunction:
@@ -43,7 +47,7 @@ def build_gather(request: GatherRequest, name: str) -> KernelFunction:
 
 
 def _dense(
-    b: IRBuilder, source: str, weight: Value, row: tuple[Value, Value], k: Value, store
+    b: IRBuilder, source: str, weight: Value, row: tuple[Value, Value], k: Value, store: _Store
 ) -> None:
     dtype, size = {"f32": f32, "f16": f16, "bf16": bf16}[source], dense_bytes(source)
     pairs = 2 if source == "bf16" else 1

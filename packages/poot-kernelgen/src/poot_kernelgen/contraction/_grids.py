@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from poot_core import i32, u8, u16
 from poot_kernel import IRBuilder, Value
 from poot_kernelgen.contraction._codec import ROWS, STEP
+from poot_kernelgen.contraction._shapes import dtype_of, width_of
 from poot_kernelgen.contraction._stored import StoredBlock
 from poot_quant import grid_words
 
@@ -42,7 +43,7 @@ def _wide(s: StoredBlock, low: Value, high: Value) -> Value:
 
 def _even(s: StoredBlock, tile: Value, parity: int) -> Value:
     """Return every second column."""
-    width = tile.type.shape[1] // 2  # pyright: ignore[reportAttributeAccessIssue]
+    width = width_of(tile) // 2
     pairs = s.b.reshape(tile, (ROWS, width, 2))
     return s.b.reshape(s.b.slice(pairs, (0, 0, parity), (ROWS, width, 1)), (ROWS, width))
 
@@ -50,8 +51,8 @@ def _even(s: StoredBlock, tile: Value, parity: int) -> Value:
 def _spread(s: StoredBlock, tile: Value, count: int, bits: int) -> Value:
     """Return ``count`` fields of ``bits`` bits of every element, lowest first: (16, v) -> (16, v c)."""
     b = s.b
-    width = tile.type.shape[1]  # pyright: ignore[reportAttributeAccessIssue]
-    dtype = tile.type.dtype  # pyright: ignore[reportAttributeAccessIssue]
+    width = width_of(tile)
+    dtype = dtype_of(tile)
     deep = b.reshape(tile, (ROWS, width, 1))
     shifts = b.tile_iota((1, 1, count), 2, dtype)
     mask = (1 << bits) - 1
@@ -62,7 +63,7 @@ def _spread(s: StoredBlock, tile: Value, count: int, bits: int) -> Value:
 def _levels(s: StoredBlock, table: Value, index: Value, bits: int) -> Value:
     """Return the levels of the vectors with these numbers: (16, v) -> (16, v * 16 / bits)."""
     b = s.b
-    width = index.type.shape[1]  # pyright: ignore[reportAttributeAccessIssue]
+    width = width_of(index)
     rows = b.tile_convert(b.reshape(index, (ROWS * width,)), i32)
     words = b.reshape(b.copy_rows(table, rows, 0, (1,)), (ROWS, width))
     return _spread(s, words, 16 // bits, bits)

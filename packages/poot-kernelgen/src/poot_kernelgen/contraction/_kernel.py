@@ -8,6 +8,7 @@ from poot_core import bf16, dtype_by_name, f32, i8, i64
 from poot_kernel import IRBuilder, Value
 from poot_kernelgen.contraction._codec import ROWS, STEP
 from poot_kernelgen.contraction._epilogue import apply_nodes
+from poot_kernelgen.contraction._shapes import shape_of
 from poot_kernelgen.requests import ContractionRequest
 
 __all__ = ["Frame", "open_frame"]
@@ -70,7 +71,7 @@ class Frame:
         What lies outside of the result is neither read nor written.
         """
         b = self.b
-        shape = sums[0].type.shape  # pyright: ignore[reportAttributeAccessIssue]
+        shape = shape_of(sums[0])
         tiles = list(sums)
         for kind, array in zip(self.request.epilogue.inputs, self.inputs, strict=True):
             if kind == "column":

@@ -6,6 +6,7 @@ from poot_core import bf16, f16, f32, i64, u8
 from poot_kernel import IRBuilder, KernelFunction, Layout, Value
 from poot_kernelgen.contraction._codec import ROWS, STEP, Codec, codec_of, dense_bytes, is_dense
 from poot_kernelgen.contraction._grids import GRIDS, grid_header, table_of
+from poot_kernelgen.contraction._shapes import width_of
 from poot_kernelgen.contraction._stored import StoredBlock
 from poot_kernelgen.requests import PackRequest
 
@@ -79,7 +80,7 @@ def _write_grid_block(
 
 def _write(b: IRBuilder, target: Value, values: Value, at: Value, item: int) -> None:
     """Store a (16, c) byte tile as items of ``item`` bytes: all rows of the first item, then on."""
-    count = values.type.shape[1] // item  # pyright: ignore[reportAttributeAccessIssue]
+    count = width_of(values) // item
     layout = Layout.parse(f"nk: k{item}@1 n{ROWS}@{item} k{count}@{ROWS * item}")
     b.store_tile(target, values, at, layout=layout)
 

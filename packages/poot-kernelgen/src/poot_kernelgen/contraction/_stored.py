@@ -11,6 +11,7 @@ from collections.abc import Callable
 from poot_core import f16, f32, u8, u16
 from poot_kernel import IRBuilder, Value
 from poot_kernelgen.contraction._codec import ROWS, Codec
+from poot_kernelgen.contraction._shapes import width_of
 from poot_quant import Role
 
 __all__ = ["StoredBlock"]
@@ -47,7 +48,7 @@ class StoredBlock:
 
     def joined(self, *tiles: Value) -> Value:
         """Return tiles of one width side by side."""
-        width = tiles[0].type.shape[1]  # pyright: ignore[reportAttributeAccessIssue]
+        width = width_of(tiles[0])
         return self.b.interleave(*tiles, axis=1, block=width)
 
     def dealt(self, *tiles: Value) -> Value:

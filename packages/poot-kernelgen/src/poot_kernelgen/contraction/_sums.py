@@ -13,6 +13,7 @@ from poot_kernel import IRBuilder, Layout, Value
 from poot_kernelgen.contraction._codec import ROWS, Codec, dense_bytes
 from poot_kernelgen.contraction._decode import Step, group_values
 from poot_kernelgen.contraction._kernel import Frame
+from poot_kernelgen.contraction._shapes import dtype_of, shape_of, width_of
 
 __all__ = [
     "ByteActivation",
@@ -62,14 +63,14 @@ def byte_operand(b: IRBuilder, codec: Codec, step: Step) -> ByteOperand:
     corrections: list[Value] = []
     for g in range(codec.groups):
         part = _rows_of(b, signed, codec.group * g, codec.group)
-        zero = b.tile_zeros((1, part.type.shape[1]), i32)  # pyright: ignore[reportAttributeAccessIssue]
+        zero = b.tile_zeros((1, width_of(part)), i32)
         total = b.mma(full, part, zero, signature="exact")
         corrections.append(b.map(lambda v: b.unary("neg", v), total))
     return ByteOperand(signed, step.scales, step.mins, corrections)
 
 
 def _rows_of(b: IRBuilder, tile: Value, start: int, count: int) -> Value:
-    columns = tile.type.shape[1]  # pyright: ignore[reportAttributeAccessIssue]
+    columns = width_of(tile)
     return b.slice(tile, (start, 0), (count, columns))
 
 
@@ -133,7 +134,7 @@ def _add_plane(
     b: IRBuilder, codec: Codec, weights: ByteOperand, x: tuple[Value, Value], acc: Value
 ) -> Value:
     codes, scale = x
-    shape: tuple[int, int] = acc.type.shape  # pyright: ignore[reportAttributeAccessIssue]
+    shape = shape_of(acc)
     if codec.groups == 1:
         dot = b.mma(codes, weights.codes, b.tile_zeros(shape, i32), signature="exact")
 
@@ -158,7 +159,7 @@ def _add_mins(
 ) -> Value:
     """Add offsets per group of 16, for which the codes are summed here."""
     codes, scale = x
-    shape: tuple[int, int] = acc.type.shape  # pyright: ignore[reportAttributeAccessIssue]
+    shape = shape_of(acc)
     ones = b.tile_full((codec.group, shape[1]), b.constant(1, i8))
     start = b.tile_full(shape, b.constant(-128 * codec.group, i32))
     parts = _lifted_parts(b, codec, codes)
@@ -168,13 +169,13 @@ def _add_mins(
 
 def _lifted_parts(b: IRBuilder, codec: Codec, codes: Value) -> list[Value]:
     lifted = lift(b, codes)
-    rows: int = codes.type.shape[0]  # pyright: ignore[reportAttributeAccessIssue]
+    rows = shape_of(codes)[0]
     return [b.slice(lifted, (0, codec.group * g), (rows, codec.group)) for g in range(codec.groups)]
 
 
 def lift(b: IRBuilder, codes: Value) -> Value:
     """Return activation codes as u8, 128 more than they are; lifted ones pass."""
-    if codes.type.dtype is u8:  # pyright: ignore[reportAttributeAccessIssue]
+    if dtype_of(codes) is u8:
         return codes
     return b.map(lambda v: b.xor(b.bitcast(v, u8), 128), codes)
 

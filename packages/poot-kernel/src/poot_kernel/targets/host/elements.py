@@ -257,7 +257,8 @@ def _dot4(e: Emitter, machine: HostMachine, attributes: Attributes, operands: li
 
 
 def _dot2(e: Emitter, _m: HostMachine, attributes: Attributes, operands: list[Val]) -> Val:
-    return dot_pairs(e, None, *operands, cast("DType", attributes["dtype"]))
+    a, b, acc = operands
+    return dot_pairs(e, None, a, b, acc, cast("DType", attributes["dtype"]))
 
 
 def _lut16(e: Emitter, machine: HostMachine, attributes: Attributes, operands: list[Val]) -> Val:
@@ -341,4 +342,4 @@ ELEMENT_LOWERINGS: dict[str, ElementLowering] = {
     "lut16": _lut16,
     "assume_multiple": _assume_multiple,
 }
-"""Opcode -> lowering of element operations. i32 and i64 scalars of constants are folded."""
+"""Opcode -> lowering of element operations."""

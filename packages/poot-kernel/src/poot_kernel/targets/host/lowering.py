@@ -7,7 +7,7 @@ handlers by opcode stand beside their code. SPMD kernels are lowered by ``lane_l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Protocol, cast
 
@@ -126,7 +126,7 @@ class Lowering:
         return scope in self._scopes
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
+    def entered(self) -> Generator[None]:
         """A nested scope, such as a loop's body."""
         self._scopes.append(self._num_scopes)
         self._num_scopes += 1

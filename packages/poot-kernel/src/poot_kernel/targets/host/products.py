@@ -108,7 +108,7 @@ def _dot_plain(e: Emitter, a: Val, b: Val, acc: Val, signed: tuple[bool, bool]) 
                 moved = e.binary("shl", word, e.const(24 - 8 * byte, i32, lanes))
             shift = e.const(24, i32, lanes)
             parts.append(e.binary("ashr" if is_signed else "lshr", moved, shift))
-        acc = e.binary("add", acc, e.binary("mul", *parts))
+        acc = e.binary("add", acc, e.binary("mul", parts[0], parts[1]))
     return acc
 
 

@@ -12,10 +12,16 @@ from poot_core import DType, boolean, i32, i64, u8, u16, u32, u64
 from poot_kernel.ir.core import Op
 from poot_kernel.ir.layouts import Layout
 from poot_kernel.ir.types import TileType
-from poot_kernel.targets.host.emitter import Val
+from poot_kernel.targets.host.emitter import Emitter, Val
 from poot_kernel.targets.host.lowering import Lowering
 from poot_kernel.targets.host.memory import Memory, load_value, store_value
-from poot_kernel.targets.host.tiles import Coordinates, RegisterTile, Tile, default_blocks
+from poot_kernel.targets.host.tiles import (
+    Coordinates,
+    RegisterTile,
+    Tile,
+    default_blocks,
+    grid_coordinates,
+)
 
 __all__ = ["Addresses", "MemoryTile", "row_addresses", "store_elements", "tile_addresses"]
 
@@ -68,6 +74,7 @@ class Addresses:
         self._outer = outer
         self._rows = rows
         self._pointers: dict[tuple[int, ...], tuple[int, str]] = {}
+        self._whole: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def offsets(self, coordinates: Coordinates) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return static byte offsets (lanes,) and dynamic steps (lanes, parts)."""
@@ -81,6 +88,12 @@ class Addresses:
             columns.append(coordinates[:, 0])
         keys = np.stack(columns, axis=1) if columns else np.zeros((len(static), 0), np.int64)
         return static, keys
+
+    def whole(self, shape: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the offsets of all elements of the tile."""
+        if self._whole is None:
+            self._whole = self.offsets(grid_coordinates(shape))
+        return self._whole
 
     def pointer(self, lowering: Lowering, key: tuple[int, ...], static: int) -> str:
         """Return the address of an element."""
@@ -119,42 +132,52 @@ class Addresses:
 
 
 def tile_addresses(
-    lowering: Lowering, op: Op, memory: Memory, first: int, dtype: DType, shape: tuple[int, ...]
+    lowering: Lowering, op: Op, memory: Memory, first: int, shape: tuple[int, ...]
 ) -> Addresses:
     """Return the addresses of a copy or store whose base indices start at operand ``first``."""
     e = lowering.emitter
-    indices = [lowering.val(v) for v in op.operands[first : first + memory.rank]]
-    indices = [x if x.dtype is i64 else e.cast("sext", x, i64) for x in indices]
-    itemsize = memory.dtype.itemsize
+    indices = [_as_index(e, lowering.val(v)) for v in op.operands[first : first + memory.rank]]
     layout = op.attributes["layout"]
-    masked = op.attributes["bounds"] == "masked"
     if isinstance(layout, Layout):
         given = [lowering.val(v) for v in op.operands[first + memory.rank :]]
-        steps: list[tuple[int, int, int, int]] = []
-        dynamic: list[tuple[int, int, int, Val]] = []
-        divisors = dict.fromkeys(layout.axes, 1)
-        for part in layout.parts:
-            axis, divisor = layout.axes.index(part.axis), divisors[part.axis]
-            if part.is_dynamic:
-                stride = e.mul(given[part.stride], e.index(itemsize))
-                dynamic.append((axis, divisor, part.size, stride))
-            else:
-                steps.append((axis, divisor, part.size, part.stride * itemsize))
-            divisors[part.axis] *= part.size
-        start = e.mul(indices[0], e.index(itemsize))
-        return Addresses(memory, steps, dynamic, start, e.index(0), [])
-    return _plain_addresses(lowering, memory, indices, shape, masked, dtype)
+        return _layout_addresses(e, memory, layout, indices[0], given)
+    is_masked = op.attributes["bounds"] == "masked"
+    return _plain_addresses(e, memory, indices, shape, is_masked=is_masked)
+
+
+def _as_index(e: Emitter, x: Val) -> Val:
+    return x if x.dtype is i64 else e.cast("sext", x, i64)
+
+
+def _layout_addresses(
+    e: Emitter, memory: Memory, layout: Layout, base: Val, strides: list[Val]
+) -> Addresses:
+    itemsize = memory.dtype.itemsize
+    steps: list[tuple[int, int, int, int]] = []
+    dynamic: list[tuple[int, int, int, Val]] = []
+    divisors = dict.fromkeys(layout.axes, 1)
+    for part in layout.parts:
+        axis, divisor = layout.axes.index(part.axis), divisors[part.axis]
+        if part.is_dynamic:
+            nbytes = e.mul(strides[part.stride], e.index(itemsize))
+            dynamic.append((axis, divisor, part.size, nbytes))
+        else:
+            steps.append((axis, divisor, part.size, part.stride * itemsize))
+        divisors[part.axis] *= part.size
+    return Addresses(memory, steps, dynamic, e.mul(base, e.index(itemsize)), e.index(0), [])
 
 
 def _plain_addresses(
-    lowering: Lowering,
+    e: Emitter,
     memory: Memory,
     indices: list[Val],
     shape: tuple[int, ...],
-    masked: bool,
-    _dtype: DType,
+    *,
+    is_masked: bool = False,
+    rows: list[Val] | None = None,
 ) -> Addresses:
-    e, itemsize = lowering.emitter, memory.dtype.itemsize
+    """Addresses of a box at ``indices``; with ``rows`` those are the byte offsets along axis 0."""
+    itemsize = memory.dtype.itemsize
     steps: list[tuple[int, int, int, int]] = []
     dynamic: list[tuple[int, int, int, Val]] = []
     bounds: list[_Bound] = []
@@ -168,31 +191,27 @@ def _plain_addresses(
         else:
             outer = e.add(outer, moved)
         axis = number - lead
-        if axis < 0:
+        if axis < 0 or (axis == 0 and rows is not None):
             continue
         if isinstance(nbytes.constant, int):
             steps.append((axis, 1, shape[axis], nbytes.constant))
         else:
             dynamic.append((axis, 1, shape[axis], nbytes))
         extent = memory.extents[number]
-        if masked and extent is not None:
+        if is_masked and extent is not None:
             bounds.append(_Bound(axis, index, extent))
-    return Addresses(memory, steps, dynamic, start, outer, bounds)
+    return Addresses(memory, steps, dynamic, start, outer, bounds, rows)
 
 
 def row_addresses(
     lowering: Lowering, memory: Memory, rows: list[Val], indices: list[Val], shape: tuple[int, ...]
 ) -> Addresses:
     """Return the addresses of gathered rows; ``indices`` start the axes after the first."""
-    e, itemsize = lowering.emitter, memory.dtype.itemsize
-    wide = [x if x.dtype is i64 else e.cast("sext", x, i64) for x in rows]
-    stride = e.mul(memory.strides[0], e.index(itemsize))
-    offsets = [e.mul(row, stride) for row in wide]
-    zero = e.index(0)
-    inner = _plain_addresses(lowering, memory, [zero, *indices], shape, False, memory.dtype)
-    steps = [step for step in inner._steps if step[0] != 0]
-    dynamic = [step for step in inner._dynamic if step[0] != 0]
-    return Addresses(memory, steps, dynamic, inner._start, inner._outer, [], offsets)
+    e = lowering.emitter
+    stride = e.mul(memory.strides[0], e.index(memory.dtype.itemsize))
+    offsets = [e.mul(_as_index(e, row), stride) for row in rows]
+    starts = [e.index(0), *(_as_index(e, index) for index in indices)]
+    return _plain_addresses(e, memory, starts, shape, rows=offsets)
 
 
 class MemoryTile(Tile):
@@ -262,7 +281,7 @@ def _load(
     if repeats and nbytes in _WORDS:
         word = load_value(e, pointer(0), _WORDS[nbytes], 0)
         return e.reinterpret(e.splat(word, lanes // run), dtype, lanes)
-    strided = _strided_word(addresses, coordinates, static, keys, found) if run == 1 else None
+    strided = _strided_word(addresses, static, keys, found) if run == 1 else None
     if strided is not None:
         stride, within = strided
         word = _WORDS[stride]
@@ -275,11 +294,7 @@ def _load(
 
 
 def _strided_word(
-    addresses: Addresses,
-    coordinates: Coordinates,
-    static: NDArray[np.int64],
-    keys: NDArray[np.int64],
-    found: TileType,
+    addresses: Addresses, static: NDArray[np.int64], keys: NDArray[np.int64], found: TileType
 ) -> tuple[int, int] | None:
     """Return (word bytes, offset in the word) if the lanes are one part of neighbouring words.
 
@@ -290,13 +305,11 @@ def _strided_word(
         return None
     if not (np.diff(static) == stride).all() or stride <= found.dtype.itemsize:
         return None
-    whole = np.stack(np.unravel_index(np.arange(found.size), found.shape), axis=1)
-    all_static, all_keys = addresses.offsets(whole)
+    all_static, all_keys = addresses.whole(found.shape)
     mine = all_static[(all_keys == keys[0]).all(axis=1)]
     within = int(static[0]) % stride
     base = static[0] - within
     needed = base + np.arange(0, len(static) * stride, found.dtype.itemsize)
-    _ = coordinates
     return (stride, within) if np.isin(needed, mine).all() else None
 
 

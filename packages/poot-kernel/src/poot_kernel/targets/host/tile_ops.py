@@ -58,7 +58,7 @@ def _copy(lowering: Lowering, op: Op) -> None:
     found = found.tile if isinstance(found, TokenType) else found
     assert isinstance(found, TileType)
     memory = cast("Memory", lowering.get(op.operands[0]))
-    addresses = tile_addresses(lowering, op, memory, 1, found.dtype, found.shape)
+    addresses = tile_addresses(lowering, op, memory, 1, found.shape)
     lowering.set(op.result, _lazy(lowering, MemoryTile(found, addresses)))
 
 
@@ -70,7 +70,6 @@ def _lazy(lowering: Lowering, tile: MemoryTile) -> MemoryTile:
         if memory is tile.memory and lowering.is_open(scope):
             tile.freeze(lowering)
 
-    lowering.before_write = [c for c in lowering.before_write if c is not changing]
     lowering.before_write.append(changing)
     return tile
 
@@ -112,7 +111,7 @@ def _store_tile(lowering: Lowering, op: Op) -> None:
     memory = cast("Memory", lowering.get(op.operands[0]))
     tile = _tile(lowering, op.operands[1])
     lowering.announce_write(memory)
-    addresses = tile_addresses(lowering, op, memory, 2, tile.dtype, tile.type.shape)
+    addresses = tile_addresses(lowering, op, memory, 2, tile.type.shape)
     store_elements(lowering, tile, addresses, _memory_order(op, tile))
 
 
