@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from poot_kernel.interpreter import interpret
 from poot_kernelgen import (
     ContractionRequest,
     Epilogue,
@@ -64,7 +65,7 @@ def activation(kind: str, m: int, k: int, seed: int = 1):
     if kind == "bf16":
         rounded = ref.round_to_bf16(x)
         return rounded, [rounded], rounded.view(ml_dtypes.bfloat16).astype(np.float32)
-    quantised = ref.quantise_activation(x, residual=kind == "i8r")
+    quantised = ref.quantise_activation(x, outlier=4.0 if kind == "i8r" else None)
     arrays = list(quantised[: 5 if kind == "i8r" else 3])
     return quantised, arrays, ref.dequantise_activation(quantised)
 
@@ -227,3 +228,24 @@ def test_gather_reads_exact_rows(source: str) -> None:
 @pytest.mark.parametrize(("source", "kind"), [("f32", "f32"), ("f16", "f32"), ("bf16", "bf16")])
 def test_dense_sums_of_any_even_length(source: str, kind: str) -> None:
     check(source, kind, ("one", "some", "many"), (1, 3), 20, 46)
+
+
+@pytest.mark.parametrize("regime", ["few", "many"])
+@pytest.mark.parametrize(("source", "kind"), [("Q4_1", "i8r"), ("Q6_K", "i8"), ("IQ3_S", "f32")])
+def test_the_interpreter_agrees_and_finds_no_fault(source: str, kind: str, regime: str) -> None:
+    m, n, k = 5, 20, 256
+    raw = stored(source, n, k)
+    layout = WeightLayout(source=source)
+    packed, seen = (np.zeros(packed_bytes(layout, n, k), np.uint8) for _ in range(2))
+    numbers = [n, k, 0, 1]
+    packer, _ = host.kernel_of(PackRequest(layout=layout), NATIVE)
+    interpret(packer.function, [raw, seen, *numbers])
+    host.call(PackRequest(layout=layout), NATIVE, [raw, packed, *numbers])
+    assert (packed == seen).all()
+    _, arrays, _ = activation(kind, m, k)
+    request = ContractionRequest(weight=layout, activation=kind, regime=regime)
+    kernel, _ = host.kernel_of(request, NATIVE)
+    y, expected = (np.zeros((m, n), np.float32) for _ in range(2))
+    interpret(kernel.function, [packed, *arrays, expected, m, n, k, n])
+    host.call(request, NATIVE, [packed, *arrays, y, m, n, k, n])
+    assert (y.view(np.uint32) == expected.view(np.uint32)).all()

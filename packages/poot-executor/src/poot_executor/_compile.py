@@ -63,7 +63,7 @@ class PlanOptions:
     layout: Callable[[str], WeightLayout] = field(default=_plain_layout)
     query_tiles: tuple[int, int] = (1, 8)
     repeat_layers: bool = True
-    residual: bool = False
+    residual: bool = True
     check: bool = False
 
     @property

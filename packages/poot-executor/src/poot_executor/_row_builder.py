@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -156,16 +157,7 @@ class RowBuilder:
             )
             for node, operands in self._nodes
         )
-        outputs = tuple(
-            RowOutput(
-                value=final(number),
-                kind=output.kind,
-                dtype=output.dtype,
-                slot_input=output.slot_input,
-                layout=output.layout,
-            )
-            for output, number, _ in self.outputs
-        )
+        outputs = tuple(replace(output, value=final(number)) for output, number, _ in self.outputs)
         operands = [operand for group in self._operands for operand in group]
         operands += [operand for _, _, group in self.outputs for operand in group]
         return RowProgram(inputs=tuple(self._inputs), nodes=nodes, outputs=outputs), tuple(operands)

@@ -428,13 +428,15 @@ class _Scheduler:
                 self._kv_output(builder, maker)
                 continue
             kind: Any = "plain"
-            value = root
+            value, outlier = root, 0.0
             if maker.op == "quantise":
                 kind, value = maker.attributes["kind"], maker.inputs[0]
+                outlier = maker.attributes["outlier"]
             number = builder.visit(value, maker)
             operands = tuple(Operand("temp", t) for t in self.storage[root.id])
             dtype = value.dtype.name if kind == "plain" else "f32"
-            builder.outputs.append((RowOutput(value=0, kind=kind, dtype=dtype), number, operands))
+            output = RowOutput(value=0, kind=kind, dtype=dtype, outlier=outlier)
+            builder.outputs.append((output, number, operands))
         program, operands = builder.finish()
         tail = [Operand("symbol", symbol)]
         if needs_status or any(spec.indexed_by is not None for spec in program.inputs):

@@ -40,8 +40,9 @@ Regime = Literal["one", "few", "some", "many"]
 
 Activation = Literal["f32", "bf16", "i8", "i8r"]
 """What the left operand is rounded to. ``i8``: blocks of 32 with an f32 scale and the block's sum.
-``i8r``: the same, and where a block's largest element is over 4 times the row's root mean square, the
-rounding error of the block in 8 bits as well (outlier channels cost most of the accuracy of ``i8``)."""
+``i8r``: the same, and where a block's largest element is over so many times the row's root mean square
+(``RowOutput.outlier``), the rounding error of the block in 8 bits as well: outlier channels cost most of
+the accuracy of ``i8``."""
 
 
 # --- Row programs: everything pointwise, normalising, rotary, quantising --------------------------
@@ -106,6 +107,8 @@ class RowOutput:
             slots are skipped, one beyond the pool is skipped and flagged.
         layout: For ``kv``: where an element lies. The stored value has shape (heads, dim) or its
             flattening.
+        outlier: For ``i8r``: a block whose largest element is over this many times the row's root
+            mean square keeps what rounding lost.
     """
 
     value: int
@@ -113,6 +116,7 @@ class RowOutput:
     dtype: str = "f32"
     slot_input: int | None = None
     layout: KvLayout | None = None
+    outlier: float = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

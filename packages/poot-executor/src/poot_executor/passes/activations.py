@@ -14,6 +14,13 @@ from poot_kernelgen import Activation
 
 __all__ = ["RoundActivations", "choose_activation"]
 
+_OUTLIER = 3.0
+_OUTLIER_BEFORE_SUM = 8.0
+"""From how many times a row's root mean square on a block keeps what rounding lost.
+
+A product whose result is added to the residual stream is a small part of a large sum and bears more
+noise than one that feeds a gate, the attention or the logits."""
+
 
 def choose_activation(
     matrix: Matrix, precision: str, features: frozenset[str], *, residual: bool = False
@@ -48,7 +55,7 @@ class RoundActivations:
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph in which each contraction has the attribute ``activation``."""
         fresh = fresh_values(graph)
-        rounded: dict[tuple[int, str], Value] = {}
+        rounded: dict[tuple[int, str, float], Value] = {}
         equations: list[Equation] = []
         for equation in graph.equations:
             if equation.op != "contract":
@@ -58,13 +65,15 @@ class RoundActivations:
             activation = self.choose(matrix)
             x = equation.inputs[0]
             if activation != "f32":
-                key = (x.id, activation)
+                outlier = _outlier(equation) if activation == "i8r" else 0.0
+                key = (x.id, activation, outlier)
                 if key not in rounded:
                     kind = TensorType(x.shape, bf16 if activation == "bf16" else i8)
                     rounded[key] = fresh(kind)
                     equations.append(
                         Equation(
-                            "quantise", (x,), (rounded[key],), {"kind": activation}, None,
+                            "quantise", (x,), (rounded[key],),
+                            {"kind": activation, "outlier": outlier}, None,
                             equation.scope, equation.location,
                         )
                     )  # fmt: skip
@@ -73,3 +82,9 @@ class RoundActivations:
             inputs = (x, *equation.inputs[1:])
             equations.append(replace(equation, inputs=inputs, attributes=attributes))
         return replace(graph, equations=tuple(equations))
+
+
+def _outlier(equation: Equation) -> float:
+    epilogue: Any = equation.attributes.get("epilogue")
+    is_summed = epilogue is not None and "full" in epilogue.inputs
+    return _OUTLIER_BEFORE_SUM if is_summed else _OUTLIER

@@ -7,7 +7,6 @@ result is the same bits alone and among others.
 
 from poot_kernelgen.reference._activation import (
     BLOCK,
-    OUTLIER,
     QuantisedActivation,
     dequantise_activation,
     quantise_activation,
@@ -23,7 +22,6 @@ from poot_kernelgen.reference._weight import LogicalWeight, stack_weights
 
 __all__ = [
     "BLOCK",
-    "OUTLIER",
     "LogicalWeight",
     "QuantisedActivation",
     "apply_epilogue",

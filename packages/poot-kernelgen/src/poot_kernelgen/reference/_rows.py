@@ -79,7 +79,9 @@ def _store(
     if output.kind == "plain":
         return full
     if output.kind in {"i8", "i8r"}:
-        return quantise_activation(_flat(full), residual=output.kind == "i8r")
+        return quantise_activation(
+            _flat(full), outlier=output.outlier if output.kind == "i8r" else None
+        )
     if output.kind == "bf16":
         return round_to_bf16(_flat(full))
     assert output.layout is not None

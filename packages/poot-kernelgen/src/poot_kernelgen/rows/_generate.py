@@ -30,8 +30,6 @@ from poot_kernelgen.rows._reduce import RowReducer
 __all__ = ["row_kernel"]
 
 _BLOCK = 32
-OUTLIER = 4.0
-"""A block whose largest element is over this many times the row's root mean square keeps its rest."""
 
 
 def row_kernel(program: RowProgram, target: Target, name: str = "row") -> KernelFunction:
@@ -226,7 +224,7 @@ class _RowKernel:
     def _write_output(self, index: int, output: RowOutput) -> None:
         arrays = self.outputs[index]
         if output.kind in {"i8", "i8r"}:
-            self._quantise(output.value, arrays)
+            self._quantise(output.value, arrays, output.outlier)
         elif output.kind == "kv":
             self._write_kv(output, arrays)
         else:
@@ -235,7 +233,7 @@ class _RowKernel:
                 arrays[0], [self.row, self.elements.index(where, scope)],
                 self.b.convert(found, dtype)))  # fmt: skip
 
-    def _quantise(self, value: int, arrays: list[Value]) -> None:
+    def _quantise(self, value: int, arrays: list[Value], outlier: float) -> None:
         """Blocks of 32: each is one vector or a few, so that codes and scale need one read.
 
         With residuals (five arrays) the row is read once more before, for its root mean square.
@@ -256,7 +254,7 @@ class _RowKernel:
             x = elements.spread(elements.emit(value, position, scope), count)
             return x, elements.index(position, scope)
 
-        limit = self._outlier_limit(read, blocks, count) if has_rest else None
+        limit = self._outlier_limit(read, blocks, count, outlier) if has_rest else None
         with b.for_(0, blocks, unroll=min(2, blocks)) as loop:
             x, index = read(loop.index)
             largest = self._largest(x)
@@ -274,7 +272,7 @@ class _RowKernel:
             b.store(sums, [self.row, loop.index], total)
 
     def _outlier_limit(
-        self, read: Callable[[Value], tuple[Value, Value]], blocks: int, count: int
+        self, read: Callable[[Value], tuple[Value, Value]], blocks: int, count: int, outlier: float
     ) -> Value:
         """Return the square beyond which a block's largest element is an outlier."""
         b = self.b
@@ -283,7 +281,7 @@ class _RowKernel:
             x, _ = read(loop.index)
             loop.yield_(b.fma(x, x, loop.carried[0]))
         square = b.vector_reduce(b.workgroup_reduce(loop.result, "add"), "add")
-        return b.mul(square, OUTLIER**2 / (blocks * _BLOCK))
+        return b.mul(square, outlier**2 / (blocks * _BLOCK))
 
     def _keep_rest(
         self,
