@@ -114,6 +114,10 @@ class Bench:
             scales = rng.uniform(0.01, 0.02, (rows, k // 32)).astype(np.float32)
             sums = (codes.reshape(rows, -1, 32).sum(-1) * scales).astype(np.float32)
             parts = [codes, scales, sums]
+            if self.activation == "i8r":  # a fifth of the blocks has outliers, mostly the same ones
+                usual = rng.random((1, k // 32)) < 0.22
+                lost = usual & (rng.random((rows, k // 32)) < 0.9)
+                parts += [codes[::-1].copy(), (lost * np.float32(1e-4)).astype(np.float32)]
             if self.activation == "f32":
                 parts = [rng.standard_normal((rows, k)).astype(np.float32)]
             buffers = [device.allocate(max(p.nbytes, 64), "x") for p in parts]
@@ -140,12 +144,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--format", default="Q4_1")
     parser.add_argument("--head", default="Q8_0")
-    parser.add_argument("--activation", default="i8")
+    parser.add_argument("--activation", default="i8", choices=("i8", "i8r", "f32"))
     parser.add_argument("--threads", type=int)
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--rows", default="1,4,8,16,512")
-    parser.add_argument("--cpu-time", action="store_true",
-                        help="time of the calling thread, for one thread on a busy machine")
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="time of the calling thread, for one thread on a busy machine",
+    )
     given = parser.parse_args()
     clock = time.thread_time if given.cpu_time else time.perf_counter
     bench = Bench(given.format, given.head, given.activation, given.threads)

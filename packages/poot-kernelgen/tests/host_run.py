@@ -81,5 +81,3 @@ def call(request: Request, target: Target, arguments: list[Any], *, chunks: int 
     edges = np.linspace(0, total, chunks + 1).astype(int)
     for begin, end in zip(edges[:-1], edges[1:], strict=True):
         function(slots.ctypes.data, int(begin), int(end), scratch.ctypes.data)
-
-

@@ -93,9 +93,7 @@ def check(source: str, kind: str, regimes, counts, n: int, k: int, target=NATIVE
     weight = ref.LogicalWeight.from_stored(source, raw, n, k)
     packed = pack(source, [raw], n, k, target)
     x, arrays, values = activation(kind, max(counts), k)
-    request = ContractionRequest(
-        weight=WeightLayout(source=source), activation=kind, regime="one"
-    )
+    request = ContractionRequest(weight=WeightLayout(source=source), activation=kind, regime="one")
     expected = ref.contract(request, weight, x)
     limit = TOLERANCE * np.sqrt(k) * bound(weight, values)
     if kind in {"i8", "i8r"}:  # offsets are folded into sums of codes: relative to those
