@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 from functools import cache
 from typing import Any
@@ -79,5 +80,5 @@ def call(request: Request, target: Target, arguments: list[Any], *, chunks: int 
     scratch = aligned((kernel.scratch_bytes + 64,), np.uint8)
     scratch[:] = 0xA5
     edges = np.linspace(0, total, chunks + 1).astype(int)
-    for begin, end in zip(edges[:-1], edges[1:], strict=True):
+    for begin, end in itertools.pairwise(edges):
         function(slots.ctypes.data, int(begin), int(end), scratch.ctypes.data)
