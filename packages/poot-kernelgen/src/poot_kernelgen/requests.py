@@ -195,7 +195,7 @@ class PackRequest:
 
     Arguments of the kernel, in order: source pointer (stored rows), destination pointer, N (i64,
     rows of the source), K (i64), first destination group (i64), group step (i64: 1, or 2 for one half
-    of a gated pair). One workgroup packs ``interleave`` rows; rows beyond N are zero.
+    of a gated pair). One workgroup packs ``interleave`` rows; rows beyond N repeat the last one.
     """
 
     layout: WeightLayout
