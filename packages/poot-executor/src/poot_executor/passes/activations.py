@@ -14,12 +14,14 @@ from poot_kernelgen import Activation
 
 __all__ = ["RoundActivations", "choose_activation"]
 
-_OUTLIER = 3.0
-_OUTLIER_BEFORE_SUM = 8.0
+_OUTLIER = 6.0
+_OUTLIER_BEFORE_SUM = 12.0
 """From how many times a row's root mean square on a block keeps what rounding lost.
 
 A product whose result is added to the residual stream is a small part of a large sum and bears more
-noise than one that feeds a gate, the attention or the logits."""
+noise than one that feeds a gate, the attention or the logits. Mean KL to f32 over 250 positions of
+SmolLM2-135M (Q4_1), nats: 2.7e-3 without residuals, 1.2e-3 with 6 and 12, 9e-4 with 5 and 12, 7e-4
+with 3 and 8; prefill is about 7, 15 and 20% slower than without."""
 
 
 def choose_activation(
