@@ -10,6 +10,7 @@ from poot_kernel import (
     KernelFunction,
     Layout,
     Location,
+    Module,
     Size,
     TileType,
     Uniformity,
@@ -17,7 +18,9 @@ from poot_kernel import (
     ceildiv,
     interleaved,
     parse_kernel,
+    parse_module,
     print_kernel,
+    print_module,
     structural_hash,
     structurally_equal,
     verify_kernel,
@@ -101,6 +104,14 @@ def test_text_round_trip(make):
     assert print_kernel(parsed) == text
     assert structurally_equal(parsed, kernel)
     assert structural_hash(parsed) == structural_hash(kernel)
+
+
+def test_module_round_trip():
+    module = Module([int8_block_gemm(), lane_kernel()])
+    text = print_module(module)
+    copy = parse_module(text)
+    assert [kernel.name for kernel in copy.kernels] == [kernel.name for kernel in module.kernels]
+    assert print_module(copy) == text
 
 
 def test_hash_sees_structure_but_not_locations():

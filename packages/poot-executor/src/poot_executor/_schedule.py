@@ -428,7 +428,8 @@ class _Scheduler:
                 self._kv_output(builder, maker)
                 continue
             kind: Any = "plain"
-            value, outlier = root, 0.0
+            value: Value = root
+            outlier: Any = 0.0
             if maker.op == "quantise":
                 kind, value = maker.attributes["kind"], maker.inputs[0]
                 outlier = maker.attributes["outlier"]

@@ -1,7 +1,7 @@
 """The graph of primitive tensor equations: builder, compositions, regions, verifier, printer."""
 
 from poot_graph_ir import ops
-from poot_graph_ir._analysis import Use, donated_inputs, live_ranges, producers, uses
+from poot_graph_ir._analysis import Use, donated_inputs, live_ranges, uses
 from poot_graph_ir._builder import Builder
 from poot_graph_ir._graph import (
     Attribute,
@@ -64,7 +64,6 @@ __all__ = [
     "ops",
     "parse",
     "print_graph",
-    "producers",
     "split_layers",
     "uses",
     "verify",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from poot_graph_ir._graph import Body, Equation, Graph, Value
 
-__all__ = ["Use", "donated_inputs", "live_ranges", "producers", "uses"]
+__all__ = ["Use", "donated_inputs", "live_ranges", "uses"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,6 @@ def uses(equations: Iterable[Equation]) -> dict[int, list[Use]]:
         for position, value in enumerate(equation.inputs):
             found.setdefault(value.id, []).append(Use(number, position))
     return found
-
-
-def producers(equations: Iterable[Equation]) -> dict[int, Equation]:
-    """Return the equation that makes each computed value id."""
-    return {value.id: equation for equation in equations for value in equation.outputs}
 
 
 def live_ranges(graph: Graph) -> dict[int, tuple[int, int]]:

@@ -1,0 +1,1 @@
+"""Code generators: one folder a target, and what GPU targets share in ``common``."""
