@@ -83,10 +83,10 @@ def test_rounded_activations_stay_near_the_oracle(formats):
 def test_residuals_of_outliers_bring_the_oracle_nearer():
     model = make(formats=("Q4_1", "Q8_0"))
     errors = []
-    for residual in (False, True):
+    for outliers in (None, (2.0, 2.0)):
         graph = model.trace(trace_options(OPTIONS))
         options = PlanOptions(
-            max_tokens=64, max_logits=64, context_tokens=64, residual=residual, check=True
+            max_tokens=64, max_logits=64, context_tokens=64, outliers=outliers, check=True
         )
         device = ReferenceDevice(Target.parse("cpu:x86-64"))
         program = compile_graph(graph, device.target, options)

