@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poot_core import DType, f32, i8, i32, u8
+from poot_core import DType, f32, i8, i32, i64, u8
 from poot_kernel import Layout, Value
 from poot_kernelgen.contraction._codec import ROWS, STEP, Codec, codec_of
 from poot_kernelgen.contraction._decode import StepReader
@@ -30,18 +30,20 @@ ROW_BLOCK = 128
 """Rows of a workgroup: their activations stay in the L2 cache while columns pass."""
 
 _GROUPS = 2
-_TILE_ROWS = 8
+_COLUMNS = ROWS * _GROUPS
+_TILE_ROWS = 4  # by 32 columns: each activation that is broadcast meets two registers of weights
 _BYTE_CHUNK = 24  # steps of k decoded at once: about 30 KB
 _FLOAT_CHUNK = 12  # 48 KB
 _CODE_BYTES = ROWS * STEP
 _VECTOR_BYTES = ROWS * 4
 _CODES = f"kn: k4@1 n16@4 k8@{4 * ROWS}"
 _VALUES = f"kn: n16@4 k{STEP}@{_VECTOR_BYTES}"
+_VECTOR = "kn: n16@4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slots:
-    """Decoded steps in scratch: for each group of weight rows a run of equal slots.
+    """Decoded steps in scratch: equal slots, the groups of weight rows of a step side by side.
 
     Attributes:
         frame: The kernel.
@@ -58,11 +60,19 @@ class _Slots:
         """Numbers kept for each row and step besides the codes."""
         return _num_vectors(self.codec)
 
-    def address(self, group: int, number: Value) -> Value:
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a step of one group of weight rows."""
+        return _slot_bytes(self.frame, self.codec)
+
+    def address(self, number: Value) -> Value:
         """Return where a step of the chunk lies."""
-        nbytes, chunk = _slot_bytes(self.frame, self.codec), _chunk(self.frame)
-        b = self.frame.b
-        return b.add(b.mul(number, nbytes), group * chunk * nbytes)
+        return self.frame.b.mul(number, _GROUPS * self.nbytes)
+
+    def load(self, at: Value, form: str, dtype: DType) -> Value:
+        """Return a tile of all groups; ``form`` is the layout of one."""
+        layout = Layout.parse(f"{form} n{_GROUPS}@{self.nbytes}")
+        return self.frame.b.copy(self.memory, at, layout=layout, dtype=dtype)
 
     def store_bytes(self, at: Value, operand: ByteOperand) -> None:
         """Write a step for integer products."""
@@ -71,21 +81,20 @@ class _Slots:
         vectors = [*operand.scales, *(operand.mins or []), *operand.corrections]
         for number, vector in enumerate(vectors):
             to = b.add(at, _CODE_BYTES + number * _VECTOR_BYTES)
-            b.store_tile(self.memory, vector, to, layout=Layout.parse("kn: n16@4"))
+            b.store_tile(self.memory, vector, to, layout=Layout.parse(_VECTOR))
 
     def load_bytes(self, at: Value) -> ByteOperand:
         """Read it back."""
         b, groups = self.frame.b, self.codec.groups
         dtype = u8 if groups == 1 else i8
-        codes = b.copy(self.memory, at, layout=Layout.parse(_CODES), dtype=dtype)
+        codes = self.load(at, _CODES, dtype)
         found: list[Value] = []
 
         def vectors(count: int, dtype: DType) -> list[Value]:
             start = len(found)
             for number in range(start, start + count):
                 to = b.add(at, _CODE_BYTES + number * _VECTOR_BYTES)
-                layout = Layout.parse("kn: n16@4")
-                found.append(b.copy(self.memory, to, layout=layout, dtype=dtype))
+                found.append(self.load(to, _VECTOR, dtype))
             return found[start:]
 
         scales = vectors(groups, f32)
@@ -114,7 +123,7 @@ def _slot_bytes(frame: Frame, codec: Codec) -> int:
 
 def blocked_columns(gated: bool) -> int:
     """Return the result columns of a workgroup."""
-    return ROWS if gated else ROWS * _GROUPS
+    return ROWS if gated else _COLUMNS
 
 
 def build_blocked(frame: Frame) -> None:
@@ -124,35 +133,32 @@ def build_blocked(frame: Frame) -> None:
     chunk_steps = _chunk(frame)
     nbytes = _GROUPS * chunk_steps * _slot_bytes(frame, codec)
     slots = _Slots(frame=frame, codec=codec, memory=b.shared_alloc(u8, [nbytes]))
-    sums = b.shared_alloc(f32, [_GROUPS, ROW_BLOCK, ROWS])
+    sums = b.shared_alloc(f32, [ROW_BLOCK, _COLUMNS])
     # Formats with two groups a step want lifted activations: once for all of the weight rows.
-    lifted: list[Value] = []
+    lifted: Value | None = None
     if frame.in_bytes and codec.groups > 1:
-        planes = 2 if frame.request.activation == "i8r" else 1
-        lifted = [b.shared_alloc(u8, [_TILE_ROWS, chunk_steps * STEP]) for _ in range(planes)]
+        lifted = b.shared_alloc(u8, [_TILE_ROWS, chunk_steps * STEP])
     unit = b.workgroup_id(0)
     first = b.mul(b.workgroup_id(1), ROW_BLOCK)
     end = b.minimum(b.add(first, ROW_BLOCK), frame.m)
     steps = b.shr(frame.k, 5)
-    zero = b.tile_zeros((_TILE_ROWS, ROWS), f32)
-    for group in range(_GROUPS):
-        with b.for_(0, b.sub(end, first), _TILE_ROWS) as clear:
-            b.store_tile(sums, zero, [group, clear.index, 0])
+    zero = b.tile_zeros((_TILE_ROWS, _COLUMNS), f32)
+    with b.for_(0, b.sub(end, first), _TILE_ROWS) as clear:
+        b.store_tile(sums, zero, [clear.index, 0])
     with b.for_(0, steps, chunk_steps) as chunk:
         span = chunk.index, b.minimum(b.add(chunk.index, chunk_steps), steps)
         for group in range(_GROUPS):
             _decode_chunk(slots, unit, group, span)
         with b.for_(first, end, _TILE_ROWS) as loop:
             rows = frame.rows(loop.index, _TILE_ROWS)
-            for plane, memory in enumerate(lifted):
-                _lift_rows(frame, (3 * plane, memory), rows, span)
-            for group in range(_GROUPS):
-                place = [group, b.sub(loop.index, first), 0]
-                _add_chunk(slots, (sums, lifted), rows, place, span)
+            if lifted is not None:
+                _lift_rows(frame, lifted, rows, span)
+            place = [b.sub(loop.index, first), b.constant(0, i64)]
+            _add_chunk(slots, (sums, lifted), rows, place, span)
     width = blocked_columns(frame.request.gated)
     with b.for_(first, end, _TILE_ROWS) as loop:
         row, column = b.sub(loop.index, first), b.mul(unit, width)
-        parts = [b.copy(sums, [g, row, 0], (_TILE_ROWS, ROWS)) for g in range(_GROUPS)]
+        parts = [b.copy(sums, [row, g * ROWS], (_TILE_ROWS, ROWS)) for g in range(_GROUPS)]
         if frame.request.gated:
             frame.finish(parts, loop.index, column)
         else:
@@ -170,7 +176,7 @@ def _decode_chunk(slots: _Slots, unit: Value, part: int, steps: tuple[Value, Val
     base = b.mul(group, group_bytes(frame, codec))
     with b.for_(steps[0], steps[1]) as loop:
         step = reader.read(*reader.step_address(base, loop.index))
-        at = slots.address(part, b.sub(loop.index, steps[0]))
+        at = b.add(slots.address(b.sub(loop.index, steps[0])), part * slots.nbytes)
         if frame.in_bytes:
             slots.store_bytes(at, byte_operand(b, codec, step))
         else:
@@ -178,42 +184,38 @@ def _decode_chunk(slots: _Slots, unit: Value, part: int, steps: tuple[Value, Val
             b.store_tile(slots.memory, values, at, layout=Layout.parse(_VALUES))
 
 
-def _lift_rows(
-    frame: Frame, plane: tuple[int, Value], rows: Value, steps: tuple[Value, Value]
-) -> None:
-    """Copy the rows of activation array ``plane[0]`` to scratch, lifted."""
+def _lift_rows(frame: Frame, memory: Value, rows: Value, steps: tuple[Value, Value]) -> None:
+    """Copy activation rows to scratch, lifted."""
     b = frame.b
     with b.for_(steps[0], steps[1]) as loop:
-        codes = frame.activation(plane[0], rows, b.mul(loop.index, STEP), STEP)
-        b.store_tile(plane[1], lift(b, codes), [0, b.mul(b.sub(loop.index, steps[0]), STEP)])
+        codes = frame.activation(0, rows, b.mul(loop.index, STEP), STEP)
+        b.store_tile(memory, lift(b, codes), [0, b.mul(b.sub(loop.index, steps[0]), STEP)])
 
 
 def _add_chunk(
     slots: _Slots,
-    memory: tuple[Value, list[Value]],
+    memory: tuple[Value, Value | None],
     rows: Value,
-    place: list[Value | int],
+    place: list[Value],
     steps: tuple[Value, Value],
 ) -> None:
     frame, codec, b = slots.frame, slots.codec, slots.frame.b
     sums, lifted = memory
-    acc = b.copy(sums, place, (_TILE_ROWS, ROWS), space="accumulator")
+    acc = b.copy(sums, place, (_TILE_ROWS, _COLUMNS), space="accumulator")
     with b.pipeline(steps[0], steps[1], 1, [acc]) as pipe:
         with pipe.load() as step:
             x = frame.step_activations(rows, step, b.mul(step, STEP))
             column = b.mul(b.sub(step, steps[0]), STEP)
-            for plane, copied in enumerate(lifted):
-                x[3 * plane] = b.copy(copied, [0, column], (_TILE_ROWS, STEP))
+            if lifted is not None:
+                x[0] = b.copy(lifted, [0, column], (_TILE_ROWS, STEP))
             pipe.yield_(*x)
         with pipe.compute() as x:
-            group = place[0]
-            assert isinstance(group, int)
-            at = slots.address(group, b.sub(pipe.index, steps[0]))
+            at = slots.address(b.sub(pipe.index, steps[0]))
             total = pipe.carried[0]
             if frame.in_bytes:
                 total = add_bytes(b, codec, slots.load_bytes(at), read_bytes(x), total)
             else:
-                values = b.copy(slots.memory, at, layout=Layout.parse(_VALUES), dtype=f32)
+                values = slots.load(at, _VALUES, f32)
                 total = b.mma(x[0], values, total, signature="fma_chain")
             pipe.yield_(total)
     b.store_tile(sums, pipe.result, place)
