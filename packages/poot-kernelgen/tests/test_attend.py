@@ -117,7 +117,8 @@ def test_mixed_steps_match(launch: Launch, dtype: str, tile: int) -> None:
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "value_dim", "block"),
     [(9, 3, 64, 64, 16), (4, 1, 256, 256, 16), (14, 2, 64, 64, 32), (8, 8, 80, 80, 16),
-     (4, 4, 16, 16, 16), (5, 1, 72, 40, 16), (3, 3, 33, 20, 8), (32, 2, 128, 128, 32)],
+     (4, 4, 16, 16, 16), (5, 1, 72, 40, 16), (3, 3, 33, 20, 8), (6, 1, 33, 20, 8),
+     (32, 2, 128, 128, 32)],
 )  # fmt: skip
 def test_head_shapes(
     launch: Launch, heads: int, kv_heads: int, dim: int, value_dim: int, block: int

@@ -265,9 +265,10 @@ class AttendRequest:
     ``first == last`` the item that covers it stores the result (sink included). Otherwise each item
     stores a partial result: value_dim + 2 f32 (max, sum of exponentials, weighted values not divided)
     at ``((token * P + split - first) * heads + head) * (value_dim + 2)``, and the ``merge`` kernel of
-    the same answer combines them in ascending order, takes the sink in last and stores the result of
-    these tokens alone. It is launched only if there are such tokens; its arguments: partial results
-    pointer; P (i64); positions (T) i32; sinks (heads) f32 if ``sinks``; result; T (i64).
+    the same answer, which alone knows the base of the exponentials, combines them in ascending order,
+    takes the sink in last and stores the result of these tokens alone. It is launched only if there
+    are such tokens; its arguments: partial results pointer; P (i64); positions (T) i32; sinks (heads)
+    f32 if ``sinks``; result; T (i64).
     An item that covers a token in no key (a window that ends before it) stores nothing for it.
 
     Attributes:

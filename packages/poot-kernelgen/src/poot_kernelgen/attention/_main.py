@@ -8,11 +8,12 @@ Keys that another token of the tile needs are masked to a weight of 0, which cha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from poot_core import Target, dtype_by_name, f32, i32, i64
 from poot_kernel import IRBuilder, KernelFunction, Value
+from poot_kernelgen.attention._exponential import LOG2_E, power_of_two
 from poot_kernelgen.attention._shape import Blocking, choose_blocking
 from poot_kernelgen.requests import AttendRequest
 
@@ -119,10 +120,13 @@ class _Main:
             token, head = self._token(row), self._head(row)
             with b.foreach(0, self.request.key.head_dim) as dims:
                 element = b.load(self.queries, [token, head, dims.index])
-                b.store(self.staged, [loop.index, dims.index], element)
+                b.store(self.staged, [loop.index, dims.index], b.mul(element, self._query_factor()))
         self._score(span)
+        # Two loops: one row's reductions run while the next row's vectors do.
         with b.for_(0, span.num_rows) as loop:
-            self._soften(span, loop.index)
+            self._find_largest(span, loop.index)
+        with b.for_(0, span.num_rows) as loop:
+            self._weigh(span, loop.index)
         self._mix(span)
         with b.for_(0, span.num_rows) as loop:
             self._finish(span, loop.index)
@@ -143,34 +147,59 @@ class _Main:
     # ---- scores
 
     def _score(self, span: _Span) -> None:
-        b, k, layout = self.b, self.k, self.request.key
-        tokens, dim = layout.block_size, layout.head_dim
+        if self.k.key_blocks == 1 and self.request.key.block_size % self._keys_at_once() == 0:
+            self._score_vectors(span)
+        else:
+            self._score_blocks(span)
+
+    def _keys_at_once(self) -> int:
+        return self.k.lanes * self.k.key_count
+
+    def _score_vectors(self, span: _Span) -> None:
+        """Walk over vectors of keys within blocks: few keys are computed in vain at the end."""
+        b, tokens, step = self.b, self.request.key.block_size, self._keys_at_once()
+        first = b.mul(b.floordiv(span.first_key, step), step)
+        with b.for_(first, span.end_key, step) as keys:
+            block, offset = b.floordiv(keys.index, tokens), b.mod(keys.index, tokens)
+            place = b.sub(keys.index, self.split_start)
+            with b.foreach(0, self.k.lanes) as lanes:
+                lane = b.mul(lanes.index, self.k.key_count)
+                self._score_keys([block], b.add(offset, lane), [b.add(place, lane)])
+
+    def _score_blocks(self, span: _Span) -> None:
+        b, k, tokens = self.b, self.k, self.request.key.block_size
         first = b.floordiv(span.first_key, tokens)
         end = b.floordiv(b.add(span.end_key, tokens - 1), tokens)
         with b.for_(first, end, k.key_blocks) as blocks:
             wanted = [
                 b.minimum(b.add(blocks.index, step), b.sub(end, 1)) for step in range(k.key_blocks)
             ]
-            starts = [self._block_start(block, dim * tokens) for block in wanted]
             place = b.sub(b.mul(blocks.index, tokens), self.split_start)
-            ahead = self._ahead(wanted)
             with b.foreach(0, tokens // k.key_count) as keys:
                 lane = b.mul(keys.index, k.key_count)
-                zero = self._splat(b.constant(0.0), k.key_count)
-                with b.for_(0, dim, 1, [zero] * (k.chunk * k.key_blocks), unroll=4) as dims:
-                    offset = b.add(b.mul(dims.index, tokens), lane)
-                    for start in ahead:  # a share of the block with each step
-                        share = tokens * self.request.value.head_dim // dim
-                        b.prefetch(self.values, b.add(start, b.mul(dims.index, share)))
-                    dims.yield_(*self._score_step(starts, offset, dims.index, dims.carried))
-                for step in range(k.key_blocks):
-                    at = b.add(b.add(place, step * tokens), lane)
-                    for row in range(k.chunk):
-                        b.store(self.scores, [row, at], dims.results[step * k.chunk + row])
+                places = [b.add(b.add(place, step * tokens), lane) for step in range(k.key_blocks)]
+                self._score_keys(wanted, lane, places)
+
+    def _score_keys(self, blocks: list[Value], lane: Value, places: list[Value]) -> None:
+        """Store the scores of a vector of keys of some blocks."""
+        b, k, layout = self.b, self.k, self.request.key
+        tokens, dim = layout.block_size, layout.head_dim
+        starts = [self._block_start(block, dim * tokens) for block in blocks]
+        ahead = self._ahead(blocks)
+        zero = self._splat(b.constant(0.0), k.key_count)
+        with b.for_(0, dim, 1, [zero] * (k.chunk * len(blocks)), unroll=4) as dims:
+            offset = b.add(b.mul(dims.index, tokens), lane)
+            for start in ahead:  # a share of the block with each step
+                share = tokens * self.request.value.head_dim // dim
+                b.prefetch(self.values, b.add(start, b.mul(dims.index, share)))
+            dims.yield_(*self._score_step(starts, offset, dims.index, dims.carried))
+        for step, place in enumerate(places):
+            for row in range(k.chunk):
+                b.store(self.scores, [row, place], dims.results[step * k.chunk + row])
 
     def _is_alone(self) -> bool:
         """Whether an item is one chunk, which reads its keys and values once, from far away."""
-        return self.request.query_tile * self.k.group <= self.k.chunk
+        return self.request.query_tile == 1 and self.k.group <= self.k.chunk
 
     def _ahead(self, wanted: list[Value]) -> list[Value]:
         """Return where the values of blocks lie, to be fetched while their scores are computed."""
@@ -211,33 +240,55 @@ class _Main:
 
     # ---- softmax of one row
 
-    def _soften(self, span: _Span, index: Value) -> None:
+    def _find_largest(self, span: _Span, index: Value) -> None:
         b, k = self.b, self.k
-        row = b.add(span.first_row, index)
-        position = self._integer(self.positions, [self._token(row)])
-        low = b.sub(self._lowest_key(position), self.split_start)
-        high = b.sub(b.add(position, 1), self.split_start)
+        position, visible = self._visible(span, index)
         start, end = self._vectors(span)
         lane = b.query("subgroup_lane")
-        slope = None if self.slopes is None else b.load(self.slopes, self._head(row))
+        slope = None
+        if self.slopes is not None:
+            slope = b.load(self.slopes, self._head(b.add(span.first_row, index)))
+            slope = b.mul(slope, LOG2_E)
         with b.for_(start, end, k.lanes, [b.constant(LOWEST)], unroll=2) as loop:
             at = b.add(loop.index, lane)
-            score = self._score_of(b.load(self.scores, [index, at]), at, position, slope)
-            key = b.convert(at, i32)
-            masked = b.constant(float("-inf"))
-            score = b.select(b.compare("lt", key, b.convert(high, i32)), score, masked)
-            if self.request.window is not None:
-                score = b.select(b.compare("ge", key, b.convert(low, i32)), score, masked)
-            b.store(self.scores, [index, at], score)
-            loop.yield_(b.maximum(loop.carried[0], score))
-        largest = b.workgroup_reduce(loop.result, "max")
+            dot = b.load(self.scores, [index, at])
+            score = self._score_of(dot, at, position, slope)
+            if score is not dot:
+                b.store(self.scores, [index, at], score)
+            loop.yield_(b.maximum(loop.carried[0], visible(at, score, float("-inf"))))
+        b.store(self.sums, [index, 0], b.workgroup_reduce(loop.result, "max"))
+
+    def _weigh(self, span: _Span, index: Value) -> None:
+        b, k = self.b, self.k
+        _, visible = self._visible(span, index)
+        start, end = self._vectors(span)
+        lane = b.query("subgroup_lane")
+        largest = b.load(self.sums, [index, 0])
         with b.for_(start, end, k.lanes, [b.constant(0.0)], unroll=2) as loop:
             at = b.add(loop.index, lane)
-            weight = b.unary("exp", b.sub(b.load(self.scores, [index, at]), largest))
+            weight = power_of_two(b, b.sub(b.load(self.scores, [index, at]), largest))
+            weight = visible(at, weight, 0.0)
             b.store(self.scores, [index, at], weight)
             loop.yield_(b.add(loop.carried[0], weight))
-        b.store(self.sums, [index, 0], largest)
         b.store(self.sums, [index, 1], b.workgroup_reduce(loop.result, "add"))
+
+    def _visible(
+        self, span: _Span, index: Value
+    ) -> tuple[Value, Callable[[Value, Value, float], Value]]:
+        """Return a row's position, and what replaces elements of keys that its token does not see."""
+        b = self.b
+        position = self._integer(self.positions, [self._token(b.add(span.first_row, index))])
+        high = b.convert(b.sub(b.add(position, 1), self.split_start), i32)
+        low = b.convert(b.sub(self._lowest_key(position), self.split_start), i32)
+
+        def visible(at: Value, x: Value, other: float) -> Value:
+            key = b.convert(at, i32)
+            x = b.select(b.compare("lt", key, high), x, b.constant(other))
+            if self.request.window is None:
+                return x
+            return b.select(b.compare("ge", key, low), x, b.constant(other))
+
+        return position, visible
 
     def _vectors(self, span: _Span) -> tuple[Value, Value]:
         """Return the chunk's keys within the split, widened to whole vectors at fixed places."""
@@ -246,11 +297,16 @@ class _Main:
         end = b.sub(span.end_key, self.split_start)
         return start, b.mul(b.floordiv(b.add(end, lanes - 1), lanes), lanes)
 
+    def _query_factor(self) -> float:
+        """Return the factor on queries: scores come out as exponents of 2, or as tanh takes them."""
+        softcap, scale = self.request.softcap, self.request.scale
+        return scale * LOG2_E if softcap is None else scale / softcap
+
     def _score_of(self, dot: Value, at: Value, position: Value, slope: Value | None) -> Value:
-        b, request = self.b, self.request
-        score = b.mul(dot, request.scale)
-        if request.softcap is not None:
-            score = b.mul(b.unary("tanh", b.div(score, request.softcap)), request.softcap)
+        b, softcap = self.b, self.request.softcap
+        score = dot
+        if softcap is not None:
+            score = b.mul(b.unary("tanh", score), softcap * LOG2_E)
         if slope is not None:
             distance = b.convert(b.sub(b.add(at, self.split_start), position), f32)
             score = b.add(score, b.mul(distance, slope))
@@ -309,13 +365,14 @@ class _Main:
         b = self.b
         factor = b.constant(1.0)
         if self.sinks is not None:
-            sink = b.load(self.sinks, head)
+            sink = b.mul(b.load(self.sinks, head), LOG2_E)
             overall = b.maximum(largest, sink)
-            factor = b.unary("exp", b.sub(largest, overall))
-            total = b.add(b.mul(total, factor), b.unary("exp", b.sub(sink, overall)))
+            factor = power_of_two(b, b.sub(largest, overall))
+            total = b.add(b.mul(total, factor), power_of_two(b, b.sub(sink, overall)))
+        factor = b.div(factor, total)
         with b.foreach(0, self.request.value.head_dim) as dims:
             value = b.mul(b.load(self.mixed, [index, dims.index]), factor)
-            b.store(self.result, [token, head, dims.index], b.div(value, total))
+            b.store(self.result, [token, head, dims.index], value)
 
     def _store_partial(
         self, index: Value, token: Value, head: Value, part: Value, largest: Value, total: Value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from poot_core import f32, i32, i64
 from poot_kernel import IRBuilder, KernelFunction, Value
+from poot_kernelgen.attention._exponential import LOG2_E, power_of_two
 from poot_kernelgen.requests import AttendRequest
 
 __all__ = ["merge_kernel"]
@@ -32,23 +33,24 @@ def merge_kernel(request: AttendRequest, name: str) -> KernelFunction:
         return b.mul(b.add(b.mul(row, heads), head), dim + 2)
 
     with b.if_(b.compare("lt", first, last)) as branch, branch.then():
-        start = b.load(sinks, head) if sinks is not None else b.constant(float("-inf"))
+        sink = None if sinks is None else b.mul(b.load(sinks, head), LOG2_E)
+        start = b.constant(float("-inf")) if sink is None else sink
         with b.for_(0, count, 1, [start]) as parts:
             largest = b.load(partials, place(parts.index))
             parts.yield_(b.maximum(parts.carried[0], largest))
         overall = parts.result
         with b.for_(0, count, 1, [b.constant(0.0)]) as parts:
             at = place(parts.index)
-            factor = b.unary("exp", b.sub(b.load(partials, at), overall))
+            factor = power_of_two(b, b.sub(b.load(partials, at), overall))
             weighted = b.mul(b.load(partials, b.add(at, 1)), factor)
             parts.yield_(b.add(parts.carried[0], weighted))
         total = parts.result
-        if sinks is not None:
-            total = b.add(total, b.unary("exp", b.sub(b.load(sinks, head), overall)))
+        if sink is not None:
+            total = b.add(total, power_of_two(b, b.sub(sink, overall)))
         with b.foreach(0, dim) as dims:
             with b.for_(0, count, 1, [b.constant(0.0)]) as parts:
                 at = place(parts.index)
-                factor = b.unary("exp", b.sub(b.load(partials, at), overall))
+                factor = power_of_two(b, b.sub(b.load(partials, at), overall))
                 value = b.load(partials, b.add(b.add(at, 2), dims.index))
                 parts.yield_(b.add(parts.carried[0], b.mul(value, factor)))
             b.store(result, [token, head, dims.index], b.div(parts.result, total))

@@ -52,17 +52,8 @@ def choose_blocking(request: AttendRequest, target: Target) -> Blocking:
             f"split {request.split} is no multiple of 16 and of the block size {key.block_size}"
         )
     lanes = lane_count(target)
-    # Accumulators that fit beside the operands: 32 vector registers, or 16 with AVX2.
-    registers = 12 if lanes == 8 else 24
     group = request.num_heads // key.num_kv_heads
-    rows = request.query_tile * group
-    key_count = _count(key.block_size, lanes, max(1, registers // min(rows, 4)))
-    most = min(8, max(1, registers // max(key_count, 2)))
-    chunks = -(-rows // most)
-    chunk = -(-rows // chunks)
-    # Fused multiply-adds take 4 cycles: 8 chains keep the units of every core busy.
-    key_blocks = max(1, min(4, 8 // (chunk * key_count)))
-    value_count = _count(value.head_dim, lanes, max(1, registers // chunk))
+    chunk, key_count, key_blocks, value_count = _registers(request, lanes, group)
     return Blocking(
         lanes=lanes,
         group=group,
@@ -74,6 +65,25 @@ def choose_blocking(request: AttendRequest, target: Target) -> Blocking:
         # out of each other's cache sets.
         stride=(-(-(request.split + key_blocks * key.block_size) // 16) | 1) * 16,
     )
+
+
+def _registers(request: AttendRequest, lanes: int, group: int) -> tuple[int, int, int, int]:
+    """Return rows of a chunk, keys and blocks of keys of a lane, and value dims of a lane."""
+    key, value = request.key, request.value
+    rows = request.query_tile * group
+    if lanes == 16 and rows >= 12:
+        # AVX-512 multiplies by an element in memory at no cost, so one vector of keys or values
+        # serves as many rows as there are registers, and is converted to f32 once for all of them.
+        return -(-rows // -(-rows // 28)), 1, 1, 1
+    # Accumulators that fit beside the operands: 32 vector registers, or 16 with AVX2.
+    registers = 12 if lanes == 8 else 24
+    key_count = _count(key.block_size, lanes, max(1, registers // min(rows, 4)))
+    most = min(8, max(1, registers // max(key_count, 2)))
+    chunk = -(-rows // -(-rows // most))
+    # Fused multiply-adds take 4 cycles: 8 chains keep the units of every core busy.
+    key_blocks = max(1, min(4, 8 // (chunk * key_count)))
+    value_count = _count(value.head_dim, lanes, max(1, registers // chunk))
+    return chunk, key_count, key_blocks, value_count
 
 
 def _count(extent: int, lanes: int, most: int) -> int:
