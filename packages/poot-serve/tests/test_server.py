@@ -157,6 +157,11 @@ def test_a_stop_string_ends_the_answer_and_does_not_leak(client) -> None:
         ("completions", b'{"prompt": [1, "a"]}', 400, "prompt"),
         ("completions", b'{"prompt": [320]}', 400, "prompt_ids"),
         ("completions", b'{"prompt": [-1]}', 400, "prompt_ids"),
+        ("completions", b'{"prompt": [99999999999999999999999]}', 400, None),
+        ("completions", b'{"prompt": "a", "max_tokens": 99999999999999999999999}', 400, None),
+        ("completions", b'{"prompt": "a", "stop_token_ids": [99999999999999999999]}', 400, None),
+        ("completions", b'{"prompt": "' + b"a " * (1 << 20) + b'"}', 400, "prompt"),
+        ("chat/completions", b" " * (17 << 20), 413, None),
         ("completions", b'{"prompt": "a", "temperature": -1}', 400, "temperature"),
         ("completions", b'{"prompt": "a", "suffix": "b"}', 400, "suffix"),
         ("completions", b'{"prompt": "a", "stream": true, "top_p": 2}', 400, "top_p"),
@@ -216,6 +221,23 @@ def test_a_client_that_leaves_frees_its_sequence(server) -> None:
     answer = httpx.post(server.url + "/v1/completions", json={"prompt": "x", "max_tokens": 1})
     assert answer.status_code == 200
     assert time.monotonic() - started < 30
+
+
+def test_what_is_refused_takes_no_place(checkpoint) -> None:
+    arguments = ("--backend", "oracle", "--precision", "f32", "--max-requests", "3")
+    running = start(str(checkpoint), *arguments)
+    url = running.url + "/v1/completions"
+    try:
+        for _ in range(4):
+            answer = httpx.post(url, json={"prompt": [1], "max_tokens": 10**30})
+            assert answer.status_code == 400
+        # The first three of five would fill the server for the length of their answers.
+        body = {"prompt": "abc", "n": 5, "max_tokens": 3000, "ignore_eos": True}
+        assert httpx.post(url, json=body).status_code == 429
+        answer = httpx.post(url, json={"prompt": "abc", "max_tokens": 1})
+        assert answer.status_code == 200
+    finally:
+        stop(running)
 
 
 def test_the_engine_is_restarted_when_it_dies(checkpoint) -> None:

@@ -11,8 +11,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from poot_core import RequestError, UnsupportedError
-from poot_serve._generation import Generation, Piece
-from poot_serve._requests import ChatRequest, read_body, sampling_of
+from poot_serve._generation import Generation, Piece, begin_generations
+from poot_serve._requests import ChatRequest, read_body, receive_body, sampling_of
 from poot_serve._responses import chat_logprobs, usage
 from poot_serve._state import ServerState
 from poot_serve._streaming import JsonResponse, gather_choices, stream_events
@@ -44,14 +44,11 @@ def flatten_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 async def chat_completions(http: HttpRequest) -> Response:
     """Answer a conversation."""
     state: ServerState = http.app.state.poot
-    body = read_body(await http.body(), ChatRequest)
+    body = read_body(await receive_body(http), ChatRequest)
     model = state.check_model(body.model)
     params, count = sampling_of(body, state.sampling_defaults)
     prompt_ids = _prompt(state, body)
-    generations = [
-        Generation(state.engine.submit(prompt_ids, params, choice=i), state.tokenizer, params)
-        for i in range(count)
-    ]
+    generations = begin_generations(state, [prompt_ids], params, count)
     answer = _ChatAnswer(state, model, prompt_ids, generations)
     if body.stream:
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
@@ -67,9 +64,12 @@ async def chat_completions(http: HttpRequest) -> Response:
 
 def _prompt(state: ServerState, body: ChatRequest) -> list[int]:
     tokenizer = state.require_tokenizer("messages")
+    messages = flatten_messages(body.messages)
+    contents = [message.get("content") for message in messages]
+    state.check_text_length(sum(len(text) for text in contents if isinstance(text, str)))
     try:
         return tokenizer.chat_ids(
-            flatten_messages(body.messages),
+            messages,
             tools=body.tools or None,
             variables=body.chat_template_kwargs,
         )

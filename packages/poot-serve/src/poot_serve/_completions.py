@@ -10,8 +10,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from poot_core import RequestError
-from poot_serve._generation import Generation, Piece
-from poot_serve._requests import CompletionRequest, read_body, sampling_of
+from poot_serve._generation import Generation, Piece, begin_generations
+from poot_serve._requests import CompletionRequest, read_body, receive_body, sampling_of
 from poot_serve._responses import completion_logprobs, usage
 from poot_serve._state import ServerState
 from poot_serve._streaming import JsonResponse, gather_choices, stream_events
@@ -24,15 +24,11 @@ _MOST_PROMPTS = 128
 async def completions(http: HttpRequest) -> Response:
     """Continue one or several prompts."""
     state: ServerState = http.app.state.poot
-    body = read_body(await http.body(), CompletionRequest)
+    body = read_body(await receive_body(http), CompletionRequest)
     model = state.check_model(body.model)
     params, count = sampling_of(body, state.sampling_defaults)
     prompts = _prompts(state, body)
-    generations = [
-        Generation(state.engine.submit(ids, params, choice=i), state.tokenizer, params)
-        for ids in prompts
-        for i in range(count)
-    ]
+    generations = begin_generations(state, prompts, params, count)
     prompt_tokens = sum(map(len, prompts))
     answer = _CompletionAnswer(state, model, prompt_tokens, generations)
     if body.stream:
@@ -61,7 +57,9 @@ def _prompts(state: ServerState, body: CompletionRequest) -> list[list[int]]:
     found: list[list[int]] = []
     for item in items:
         if isinstance(item, str):
-            found.append(state.require_tokenizer("prompt").encode(item, adds_special=True))
+            tokenizer = state.require_tokenizer("prompt")
+            state.check_text_length(len(item))
+            found.append(tokenizer.encode(item, adds_special=True))
         elif item and all(isinstance(i, int) for i in item):
             found.append(list(item))
         else:

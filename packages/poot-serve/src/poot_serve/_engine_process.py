@@ -14,7 +14,7 @@ from time import monotonic
 import msgspec
 
 from poot_core import DeviceError, PootError, RequestError
-from poot_llm import SamplingParams
+from poot_llm import ContextLengthError, SamplingParams
 from poot_serve._frames import (
     Cancel,
     EngineOptionsFrame,
@@ -27,7 +27,6 @@ from poot_serve._frames import (
     RowEvent,
     Stepped,
     Submit,
-    ToEngine,
     decode_from_engine,
     encode_frame,
 )
@@ -147,31 +146,39 @@ class EngineProcess:
         """Queue a sequence and return its ticket.
 
         Raises:
-            RequestError: With status 503 while the engine is not ready, 429 when it is full.
+            RequestError: With status 503 while the engine is not ready, 429 when it is full; if a
+                number of the request does not fit into 64 bits.
+            ContextLengthError: If the prompt is longer than the context.
         """
         if self.state.ready is None:
             raise RequestError(f"the engine is not ready: {self.state.stage}", status=503)
+        if len(prompt_ids) > self.state.ready.context_tokens:
+            # The engine would say the same, after a frame of any length.
+            raise ContextLengthError.of(len(prompt_ids), self.state.ready.context_tokens)
         if len(self._tickets) >= self._max_requests:
             raise RequestError(
                 f"{self._max_requests} requests are under way or waiting; try again soon",
                 status=429,
             )
         key = self._next_key
+        values = {name: getattr(params, name) for name in params.__dataclass_fields__}
+        try:
+            frame = encode_frame(
+                Submit(key=key, prompt_ids=prompt_ids, choice=choice, params=values)
+            )
+        except OverflowError as error:
+            raise RequestError("a number in the request does not fit into 64 bits") from error
         self._next_key += 1
         ticket = self._tickets[key] = Ticket(self, key)
         if len(self._tickets) == 1:
             self._last_frame_s = monotonic()
-        values = {name: getattr(params, name) for name in params.__dataclass_fields__}
-        self._send(Submit(key=key, prompt_ids=prompt_ids, choice=choice, params=values))
+        self._outbox.put_nowait(frame)
         return ticket
 
     def cancel(self, key: int) -> None:
         """Forget a sequence; called through ``Ticket.close``."""
         if self._tickets.pop(key, None) is not None:
-            self._send(Cancel(key))
-
-    def _send(self, frame: ToEngine) -> None:
-        self._outbox.put_nowait(encode_frame(frame))
+            self._outbox.put_nowait(encode_frame(Cancel(key)))
 
     async def _run_once(self) -> None:
         ours, theirs = socket.socketpair()

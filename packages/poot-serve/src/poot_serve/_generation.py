@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from poot_core import DeviceError
+from poot_core import DeviceError, PootError
 from poot_llm import Logprobs, SamplingParams
 from poot_llm.text import TextStream, Tokenizer
 from poot_serve._engine_process import Ticket
+from poot_serve._state import ServerState
 
-__all__ = ["Generation", "Piece"]
+__all__ = ["Generation", "Piece", "begin_generations"]
 
 
 @dataclass(slots=True)
@@ -72,3 +73,24 @@ class Generation:
     def close(self) -> None:
         """Cancel the sequence."""
         self._ticket.close()
+
+
+def begin_generations(
+    state: ServerState, prompts: list[list[int]], params: SamplingParams, count: int
+) -> list[Generation]:
+    """Return ``count`` choices of each prompt, all of them under way, or none.
+
+    Raises:
+        RequestError: As ``EngineProcess.submit``; those that were under way are cancelled.
+    """
+    generations: list[Generation] = []
+    try:
+        for ids in prompts:
+            for choice in range(count):
+                ticket = state.engine.submit(ids, params, choice=choice)
+                generations.append(Generation(ticket, state.tokenizer, params))
+    except PootError:
+        for generation in generations:
+            generation.close()
+        raise
+    return generations

@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import msgspec
+from starlette.requests import Request as HttpRequest
 
 from poot_core import RequestError
 from poot_llm import SamplingParams
 
-__all__ = ["ChatRequest", "CompletionRequest", "StreamOptions", "read_body", "sampling_of"]
+__all__ = [
+    "ChatRequest",
+    "CompletionRequest",
+    "StreamOptions",
+    "read_body",
+    "receive_body",
+    "sampling_of",
+]
 
 MOST_CHOICES = 128
+_MOST_BODY_BYTES = 16 << 20  # text of a million tokens, escapes included
 _DEFAULT_COMPLETION_TOKENS = 16
 
 
@@ -66,6 +75,28 @@ class CompletionRequest(_Common, frozen=True, kw_only=True):
 
 
 Body = TypeVar("Body", ChatRequest, CompletionRequest)
+
+
+async def receive_body(http: HttpRequest) -> bytes:
+    """Return the bytes of a body.
+
+    Raises:
+        RequestError: With status 413 as soon as it is longer than any request.
+    """
+    announced = http.headers.get("content-length", "0")
+    length = int(announced) if announced.isdecimal() else 0
+    body = bytearray()
+    if length <= _MOST_BODY_BYTES:
+        async for part in http.stream():
+            body += part
+            length = len(body)
+            if length > _MOST_BODY_BYTES:
+                break
+    if length > _MOST_BODY_BYTES:
+        raise RequestError(
+            f"the body has {length} bytes or more; at most {_MOST_BODY_BYTES} are read", status=413
+        )
+    return bytes(body)
 
 
 def read_body(data: bytes, kind: type[Body]) -> Body:

@@ -10,7 +10,12 @@ from poot_llm.text import Tokenizer
 
 __all__ = ["chat_logprobs", "completion_logprobs", "error_body", "sse", "usage"]
 
-_TYPES = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_error"}
+_TYPES = {
+    400: "invalid_request_error",
+    413: "invalid_request_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
 
 
 def error_body(error: PootError) -> tuple[int, dict[str, Any]]:

@@ -12,6 +12,10 @@ from poot_serve._engine_process import EngineProcess
 
 __all__ = ["ServerState"]
 
+_MOST_CHARACTERS_A_TOKEN = (
+    256  # far above any text's average: the longest tokens are runs of spaces
+)
+
 
 @dataclass(slots=True, kw_only=True)
 class ServerState:
@@ -47,6 +51,23 @@ class ServerState:
         raise RequestError(
             f"there is no model {name!r}; served: {known}", status=404, field="model"
         )
+
+    def check_text_length(self, characters: int) -> None:
+        """Refuse text that cannot fit, before the time to tokenize it is spent.
+
+        Raises:
+            RequestError: If the context cannot hold so many characters.
+        """
+        ready = self.engine.state.ready
+        if ready is None or characters <= ready.context_tokens * _MOST_CHARACTERS_A_TOKEN:
+            return
+        error = RequestError(
+            f"the prompt has {characters} characters and the context holds {ready.context_tokens} "
+            "tokens; shorten the prompt or start the server with a larger context",
+            field="prompt",
+        )
+        error.code = "context_length_exceeded"
+        raise error
 
     def require_tokenizer(self, field_name: str) -> Tokenizer:
         """Return the tokenizer.
