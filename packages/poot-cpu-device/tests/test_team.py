@@ -164,8 +164,9 @@ def test_the_process_ends_whether_or_not_the_device_was_closed(cache_dir: Path, 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_an_interrupt_reaches_python_between_steps(cache_dir: Path) -> None:
     program = """
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with it ignored
-threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        # A background job starts with the signal ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
             while True:
                 device.run(step, {})
