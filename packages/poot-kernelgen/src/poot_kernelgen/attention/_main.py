@@ -164,7 +164,8 @@ class _Main:
             place = b.sub(keys.index, self.split_start)
             with b.foreach(0, self.k.lanes) as lanes:
                 lane = b.mul(lanes.index, self.k.key_count)
-                self._score_keys([block], b.add(offset, lane), [b.add(place, lane)])
+                ahead = self._ahead([block], offset)
+                self._score_keys([block], b.add(offset, lane), [b.add(place, lane)], ahead, step)
 
     def _score_blocks(self, span: _Span) -> None:
         b, k, tokens = self.b, self.k, self.request.key.block_size
@@ -178,19 +179,25 @@ class _Main:
             with b.foreach(0, tokens // k.key_count) as keys:
                 lane = b.mul(keys.index, k.key_count)
                 places = [b.add(b.add(place, step * tokens), lane) for step in range(k.key_blocks)]
-                self._score_keys(wanted, lane, places)
+                self._score_keys(wanted, lane, places, self._ahead(wanted), tokens)
 
-    def _score_keys(self, blocks: list[Value], lane: Value, places: list[Value]) -> None:
-        """Store the scores of a vector of keys of some blocks."""
+    def _score_keys(
+        self,
+        blocks: list[Value],
+        lane: Value,
+        places: list[Value],
+        ahead: list[Value],
+        num_ahead: int,
+    ) -> None:
+        """Store the scores of a vector of keys of some blocks; fetch values of ``num_ahead`` keys."""
         b, k, layout = self.b, self.k, self.request.key
         tokens, dim = layout.block_size, layout.head_dim
         starts = [self._block_start(block, dim * tokens) for block in blocks]
-        ahead = self._ahead(blocks)
         zero = self._splat(b.constant(0.0), k.key_count)
         with b.for_(0, dim, 1, [zero] * (k.chunk * len(blocks)), unroll=4) as dims:
             offset = b.add(b.mul(dims.index, tokens), lane)
             for start in ahead:  # a share of the block with each step
-                share = tokens * self.request.value.head_dim // dim
+                share = num_ahead * self.request.value.head_dim // dim
                 b.prefetch(self.values, b.add(start, b.mul(dims.index, share)))
             dims.yield_(*self._score_step(starts, offset, dims.index, dims.carried))
         for step, place in enumerate(places):
@@ -201,12 +208,15 @@ class _Main:
         """Whether an item is one chunk, which reads its keys and values once, from far away."""
         return self.request.query_tile == 1 and self.k.group <= self.k.chunk
 
-    def _ahead(self, wanted: list[Value]) -> list[Value]:
-        """Return where the values of blocks lie, to be fetched while their scores are computed."""
+    def _ahead(self, blocks: list[Value], first: Value | None = None) -> list[Value]:
+        """Return where values lie, from a key of each block on, to be fetched during its scores."""
         if not self._is_alone():
             return []
-        value = self.request.value
-        return [self._block_start(block, value.block_size * value.head_dim) for block in wanted]
+        b, value = self.b, self.request.value
+        starts = [self._block_start(block, value.block_size * value.head_dim) for block in blocks]
+        if first is None:
+            return starts
+        return [b.add(start, b.mul(first, value.head_dim)) for start in starts]
 
     def _fetch_next_keys(self, key: Value) -> None:
         """Fetch keys of the next item while the values of this one are summed."""

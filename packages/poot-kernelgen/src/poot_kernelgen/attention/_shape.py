@@ -71,7 +71,7 @@ def _registers(request: AttendRequest, lanes: int, group: int) -> tuple[int, int
     """Return rows of a chunk, keys and blocks of keys of a lane, and value dims of a lane."""
     key, value = request.key, request.value
     rows = request.query_tile * group
-    if lanes == 16 and rows >= 12:
+    if lanes == 16 and rows >= 6:
         # AVX-512 multiplies by an element in memory at no cost, so one vector of keys or values
         # serves as many rows as there are registers, and is converted to f32 once for all of them.
         return -(-rows // -(-rows // 28)), 1, 1, 1
