@@ -283,6 +283,14 @@ class LLM:
             return [SamplingParams(**self.sampling_defaults)] * count
         if isinstance(params, SamplingParams):
             return [params] * count
+        given: Any = params
+        if isinstance(given, Mapping) or not all(
+            isinstance(each, SamplingParams) for each in given
+        ):
+            raise RequestError(
+                "params must be SamplingParams, one for all prompts or a list of one each",
+                field="params",
+            )
         if len(params) != count:
             raise RequestError(
                 f"there are {count} prompts and {len(params)} params; give one for all or one each",
@@ -406,7 +414,13 @@ class LLM:
 def _as_prompts(prompts: Any) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
-    listed = list(prompts)
+    try:
+        listed = list(prompts)
+    except TypeError as error:
+        raise RequestError(
+            f"prompts is {type(prompts).__name__}; it must be text, token ids, or a list of these",
+            field="prompt",
+        ) from error
     if listed and not isinstance(listed[0], str | Sequence | np.ndarray):
         return [listed]
     return listed

@@ -75,7 +75,7 @@ class SamplingParams:
         _number(self, "top_p", 0.0, 1.0, above=True)
         _number(self, "min_p", 0.0, 1.0)
         _number(self, "typical_p", 0.0, 1.0, above=True)
-        _number(self, "repetition_penalty", 0.0, None, above=True)
+        _number(self, "repetition_penalty", _LEAST_REPETITION, _MOST_REPETITION)
         _number(self, "frequency_penalty", -2.0, 2.0)
         _number(self, "presence_penalty", -2.0, 2.0)
         if self.seed is not None:

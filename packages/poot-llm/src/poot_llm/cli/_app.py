@@ -145,6 +145,8 @@ def bench(
     prefill: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 512,
     decode: Annotated[int, typer.Option(min=1, help="Tokens of the answer.")] = 128,
     repeat: Annotated[int, typer.Option(min=1, help="Measurements of each figure.")] = 5,
+    depth: Annotated[int, typer.Option(min=0, help="Tokens in the context before decode.")] = 0,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences that decode together.")] = 1,
     backend: Backend = "auto",
     precision: Precision = "auto",
     threads: Threads = None,
@@ -159,6 +161,8 @@ def bench(
         prefill=prefill,
         decode=decode,
         repeat=repeat,
+        depth=depth,
+        batch=batch,
         as_json=json,
         options=_options(backend, precision, threads, context),
     )

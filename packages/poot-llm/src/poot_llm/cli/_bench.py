@@ -27,20 +27,31 @@ _MOST_FIRST_TOKEN_RUNS = 5
 
 
 def run_bench(
-    model: str, *, prefill: int, decode: int, repeat: int, as_json: bool, options: OpenOptions
+    model: str,
+    *,
+    prefill: int,
+    decode: int,
+    repeat: int,
+    depth: int,
+    batch: int,
+    as_json: bool,
+    options: OpenOptions,
 ) -> None:
     """Measure a model and print the figures.
 
     Prefill is ``prefill`` random ids in one step with the last position's logits. Decode is
-    ``decode`` steps from an empty context, the first of which reads one token, with greedy sampling.
-    Both are measured in turn, with a pure read of as many bytes as the weights have in between.
+    ``decode`` steps from an empty context, the first of which reads one token, with greedy sampling;
+    with ``depth`` from a context of so many tokens, and with ``batch`` for so many sequences at once,
+    whose tokens count together. Both are measured in turn, with a pure read of as many bytes as the
+    weights have in between.
     """
-    needed = max(prefill, decode) + 1
+    needed = max(prefill, _decoded_tokens(decode, depth, batch) + depth) + 1
     # Left as it is where it suffices, so that the measured start finds this plan in the cache.
     options = replace(
         options,
         context=options.context or (needed if needed > DEFAULT_CONTEXT else None),
         max_step_tokens=max(options.max_step_tokens, prefill),
+        max_sequences=max(options.max_sequences, batch),
     )
     samples: dict[str, list[float]] = {
         name: [] for name in ("prefill_tok_s", "decode_tok_s", "read_gb_s", "first_token_s")
@@ -56,13 +67,15 @@ def run_bench(
             )
         driver = Driver(opened.engine)
         measure_prefill(driver, opened.engine, prefill, seed=0)  # pages, caches and clocks settle
-        measure_decode(driver, opened.engine, min(decode, 8), seed=0)
+        measure_decode(driver, opened.engine, min(decode, 8), seed=0, depth=depth, batch=batch)
         peak = 0.0
         for turn in range(repeat):
             samples["prefill_tok_s"].append(
                 measure_prefill(driver, opened.engine, prefill, seed=turn)
             )
-            samples["decode_tok_s"].append(measure_decode(driver, opened.engine, decode, seed=turn))
+            samples["decode_tok_s"].append(
+                measure_decode(driver, opened.engine, decode, seed=turn, depth=depth, batch=batch)
+            )
             if not turn:
                 peak = peak_rss_mb()  # before the read test takes memory of its own
             read = read_gb_s(opened.engine)
@@ -109,18 +122,44 @@ def measure_prefill(driver: Driver, engine: Engine, count: int, *, seed: int) ->
     return count / elapsed
 
 
-def measure_decode(driver: Driver, engine: Engine, count: int, *, seed: int) -> float:
-    """Return tokens a second of ``count`` steps of one token from an empty context."""
-    first = int(np.random.default_rng(seed).integers(0, engine.info.vocab_size))
-    params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
-    driver.add(Request(prompt_ids=[first], params=params))
+def measure_decode(
+    driver: Driver, engine: Engine, count: int, *, seed: int, depth: int = 0, batch: int = 1
+) -> float:
+    """Return tokens a second of ``count`` steps of one token of each sequence.
+
+    Args:
+        driver: An idle driver.
+        engine: Its engine.
+        count: Steps.
+        seed: Of the random prompts.
+        depth: Tokens that each context holds before; the first step reads one token where it is 0.
+        batch: Sequences.
+    """
+    random = np.random.default_rng(seed)
+    params = SamplingParams(
+        temperature=0.0, ignore_eos=True, max_tokens=_decoded_tokens(count, depth, batch)
+    )
+    waiting: set[int] = set()
+    for _ in range(batch):
+        ids = random.integers(0, engine.info.vocab_size, depth or 1).tolist()
+        waiting.add(driver.add(Request(prompt_ids=ids, params=params)))
+    under_way = list(waiting)
+    while depth and waiting:
+        waiting -= {event.request_id for event in driver.step()}
     start = perf_counter()
     for _ in range(count):
-        driver.step()
+        made = driver.step()
+        if len(made) != batch:
+            raise DeviceError(f"a step of {batch} sequences gave {len(made)} tokens")
     elapsed = perf_counter() - start
-    if driver.has_work:
-        raise DeviceError(f"{count} steps did not give {count} tokens")
-    return count / elapsed
+    for request_id in under_way:
+        driver.cancel(request_id)
+    return batch * count / elapsed
+
+
+def _decoded_tokens(count: int, depth: int, batch: int) -> int:
+    """Return the tokens that one sequence may make: those before it wait for later prompts too."""
+    return count + (batch if depth else 0)
 
 
 def read_gb_s(engine: Engine) -> float | None:
