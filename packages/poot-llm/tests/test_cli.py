@@ -1,5 +1,6 @@
 import io
 import json
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -109,6 +110,8 @@ def test_chat_applies_the_template(opener, capsys) -> None:
         (["generate", "m", "x", "--prompt-ids", "1"], "in place of PROMPT"),
         (["generate", "m", "x", "--system", "s"], "--system needs --chat"),
         (["generate", "m", "x", "--threads", "0"], "threads"),
+        (["generate", "m", "x", "--threads", "100000"], "threads"),
+        (["generate", "m", "x", "--precision", "f64"], "precision"),
         (["graph", "m", "--stage", "x"], "graph, plan"),
     ],
 )
@@ -230,6 +233,41 @@ def test_doctor_says_what_auto_takes(capsys) -> None:
     document = json.loads(out)
     assert code == 0
     assert {"oracle"} <= {found["name"] for found in document["backends"]}
+
+
+@pytest.mark.parametrize("descriptor", [0, 1, 2])
+def test_a_closed_stream_is_no_fault(descriptor) -> None:
+    # "doctor" writes to stdout, a missing model to stderr.
+    code = (
+        f"import os, sys; os.close({descriptor}); "
+        "os.execv(sys.executable, [sys.executable, '-m', 'poot_llm', *sys.argv[1:]])"
+    )
+    for arguments, ends in ((["doctor"], 0), (["generate", "no such model", "x"], 1)):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == ends
+        assert "fault" not in done.stderr
+        assert done.stdout == "" or (descriptor != 1 and ends == 0)
+
+
+def test_an_interrupt_before_anything_runs_prints_nothing() -> None:
+    # The imports of the command are the first thing that takes time: interrupted in their midst.
+    code = (
+        "import builtins, os, signal, sys\n"
+        "plain = builtins.__import__\n"
+        "def slow(name, *rest):\n"
+        "    if name == 'poot_llm.cli._run': os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return plain(name, *rest)\n"
+        "builtins.__import__ = slow\n"
+        "from poot_llm.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_starting_imports_no_more_than_it_needs() -> None:

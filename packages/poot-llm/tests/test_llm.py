@@ -132,6 +132,12 @@ def test_refusals_leave_nothing_behind() -> None:
             llm.generate(["a", "b"], [GREEDY])
         with pytest.raises(RequestError, match="not valid Unicode"):
             llm.generate("\ud800", GREEDY)
+        for prompts in (None, 5):
+            with pytest.raises(RequestError, match="token ids"):
+                llm.generate(prompts, GREEDY)
+        for params in ({"max_tokens": 3}, [{"max_tokens": 3}], "greedy"):
+            with pytest.raises(RequestError, match="must be SamplingParams"):
+                llm.generate("a", params)
         with pytest.raises(RequestError, match="token ids"):
             llm.generate([[1.5]], GREEDY)
         assert llm.stats.num_waiting == llm.stats.num_running == 0

@@ -183,6 +183,7 @@ def test_logprobs_are_of_the_raw_logits() -> None:
         ("temperature", -0.1), ("temperature", float("nan")), ("temperature", "1"),
         ("temperature", True), ("top_k", -2), ("top_k", 1.5), ("top_p", 0.0), ("top_p", 1.01),
         ("min_p", -0.1), ("typical_p", 0.0), ("repetition_penalty", 0.0),
+        ("repetition_penalty", 1e-300), ("repetition_penalty", 1e39),
         ("presence_penalty", 2.5), ("frequency_penalty", float("inf")), ("seed", 2**64),
         ("max_tokens", 0), ("min_tokens", -1), ("stop", ("",)), ("stop", (3,)),
         ("stop_token_ids", (-1,)), ("logprobs", 21), ("logit_bias", {1: 101}),

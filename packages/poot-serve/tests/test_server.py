@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from serve_process import start, stop
+from serve_process import CHECKPOINT, start, stop
 
 EXPECTED = json.loads((Path(__file__).parent / "data" / "llama" / "expected.json").read_text())
 MESSAGES = [{"role": "user", "content": "Grüße, 世界!"}]
@@ -286,3 +286,40 @@ def test_wrong_starts_end_with_one_readable_line(arguments, code, says) -> None:
     assert says in done.stderr.strip().splitlines()[-1]
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_a_port_in_use_is_told_before_anything_is_loaded(server) -> None:
+    port = server.url.rpartition(":")[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "poot_serve.cli", str(CHECKPOINT), "--port", port],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    (line,) = done.stderr.strip().splitlines()
+    assert done.returncode == 1
+    assert f"port {port}" in line
+    assert "in use" in line
+
+
+def test_an_engine_that_dies_while_it_starts_again_is_started_once_more(checkpoint) -> None:
+    running = start(str(checkpoint), "--backend", "oracle", "--precision", "f32")
+    try:
+        first = engine_of(running)
+        os.kill(first, signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while (again := engine_of(running)) in {None, first}:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.kill(again, signal.SIGKILL)  # it has hardly begun to load
+        while httpx.get(running.url + "/health").status_code != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        stop(running)
+
+
+def engine_of(server) -> int | None:
+    listing = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(server.process.pid)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return int(listing.stdout.split()[0]) if listing.stdout.split() else None

@@ -29,6 +29,7 @@ __all__ = [
 
 DEFAULT_CONTEXT = 4096
 BLOCK_SIZE = 32
+MOST_THREADS = 1024
 POOL_BYTES = 512 << 20
 """Size that the KV pool aims at when it may hold more than one full sequence. Host memory that no
 sequence has used yet is not resident."""
@@ -152,8 +153,11 @@ def engine_options(model: Model, options: OpenOptions, settings: Settings) -> En
             f"context is {context}; this model takes 1 to {model.max_context} tokens",
             field="context",
         )
-    if options.threads is not None and options.threads < 1:
-        raise RequestError(f"threads is {options.threads}; it must be at least 1", field="threads")
+    threads = settings.threads if options.threads is None else options.threads
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise RequestError(
+            f"threads is {threads}; it must be from 1 to {MOST_THREADS}", field="threads"
+        )
     if options.precision not in {"auto", "f32"}:
         raise RequestError(
             f"precision is {options.precision!r}; it must be 'auto' or 'f32'", field="precision"
@@ -163,7 +167,7 @@ def engine_options(model: Model, options: OpenOptions, settings: Settings) -> En
     return EngineOptions(
         backend=settings.backend if options.backend == "auto" else options.backend,
         precision=options.precision,
-        threads=settings.threads if options.threads is None else options.threads,
+        threads=threads,
         context_tokens=context,
         max_sequences=options.max_sequences,
         max_step_tokens=max(options.max_step_tokens, options.max_sequences),

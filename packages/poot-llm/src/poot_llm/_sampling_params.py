@@ -13,6 +13,7 @@ __all__ = ["SamplingParams"]
 
 _MOST_LOGPROBS = 20
 _MOST_STOPS = 64
+_LEAST_REPETITION, _MOST_REPETITION = 0.01, 100.0  # beyond, logits leave float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class SamplingParams:
         typical_p: Keeps the tokens whose surprise is nearest to the entropy, up to this mass
             (arXiv:2202.00666).
         repetition_penalty: Divides positive and multiplies negative logits of tokens that stand in
-            prompt or answer (arXiv:1909.05858).
+            prompt or answer (arXiv:1909.05858); from 0.01 to 100.
         frequency_penalty: Taken off a logit for each time its token stands in the answer.
         presence_penalty: Taken off a logit once when its token stands in the answer.
         seed: Random key of the request; None draws one from the operating system.

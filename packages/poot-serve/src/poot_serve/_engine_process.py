@@ -36,6 +36,7 @@ __all__ = ["EngineProcess", "EngineState", "Ticket"]
 _READ_BYTES = 1 << 18
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
+_STABLE_S = 60.0  # an engine that lived so long did not die of its start
 
 log = logging.getLogger("poot_serve")
 
@@ -127,17 +128,23 @@ class EngineProcess:
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Keep an engine process alive until cancelled, or until it cannot open its model."""
+        """Keep an engine process alive until cancelled, or until it cannot open its model at all.
+
+        One that was ready once is started again whatever ends it, loading too.
+        """
         backoff_s = _FIRST_BACKOFF_S
         while True:
+            started_s = monotonic()
             await self._run_once()
-            if self.state.ready is None:
+            if self.state.ready is None and self.state.restarts == 0:
                 self.state.failure = self.state.failure or "the engine process died while loading"
                 self._changed()
                 return
             self.state.ready = None
             self.state.restarts += 1
             self.state.stage = "restarting"
+            if monotonic() - started_s > _STABLE_S:
+                backoff_s = _FIRST_BACKOFF_S
             log.error("the engine process ended; starting it again in %.1f s", backoff_s)
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
@@ -232,9 +239,11 @@ class EngineProcess:
                 process.kill()
                 return
 
-    @staticmethod
-    async def _end(process: Process) -> None:
-        if process.returncode is None:
+    async def _end(self, process: Process) -> None:
+        if process.returncode is None and self.state.ready is None:
+            process.kill()  # it loads: it holds nothing worth waiting for, and would not look
+            await process.wait()
+        elif process.returncode is None:
             # The socket is closed: the process ends by itself between two steps.
             try:
                 await asyncio.wait_for(process.wait(), 5.0)
@@ -260,8 +269,10 @@ class EngineProcess:
                 self.state.stage = "ready"
                 self._changed()
             case Failed():
-                self.state.failure = frame.message
-                log.error("the engine failed: %s: %s", frame.kind, frame.message)
+                if self.state.ready is None and self.state.restarts == 0:
+                    self.state.failure = frame.message  # who started the server reports it
+                else:
+                    log.error("the engine failed: %s: %s", frame.kind, frame.message)
 
     def _handle_step(self, frame: Stepped) -> None:
         state = self.state

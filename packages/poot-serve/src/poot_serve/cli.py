@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 import uvicorn
@@ -52,8 +53,10 @@ def serve(
     backend: Annotated[
         str, typer.Option(help="auto, cpu, oracle or an installed device.")
     ] = "auto",
-    precision: Annotated[str, typer.Option(help="auto or f32.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the host CPU.")] = None,
+    precision: Annotated[Literal["auto", "f32"], typer.Option(help="auto or f32.")] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Threads of the host CPU.")
+    ] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Longest sequence, tokens.")] = None,
     max_sequences: Annotated[int, typer.Option(min=1, max=1024, help="Sequences in a step.")] = 32,
     max_requests: Annotated[int, typer.Option(min=1, help="Requests under way and waiting.")] = 256,
@@ -81,20 +84,40 @@ def serve(
         served_names=tuple(served_model_name or ()),
         sampling_defaults=text.sampling_defaults,
     )
+    listener = _listen(host, port)
     config = uvicorn.Config(
-        make_app(state), host=host, port=port, log_level="info" if debug else "warning",
+        make_app(state), log_level="info" if debug else "warning",
         access_log=debug, timeout_graceful_shutdown=10,
     )  # fmt: skip
-    failure = asyncio.run(_run(uvicorn.Server(config), state))
+    with listener:
+        failure = asyncio.run(_run(uvicorn.Server(config), state, listener))
     if failure is not None:
         raise PootError(failure)
 
 
-async def _run(server: uvicorn.Server, state: ServerState) -> str | None:
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket, so that a port in use is known before anything is loaded.
+
+    Raises:
+        PootError: If there is no such address or the port is taken.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # A name such as localhost has addresses of both families; clients expect the older.
+        family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise PootError(
+            f"cannot listen on {host} port {port}: {reason}; choose others with --host and --port"
+        ) from error
+
+
+async def _run(server: uvicorn.Server, state: ServerState, listener: socket.socket) -> str | None:
     """Serve until told to stop; return why the engine could not be opened, or None."""
     announcer = asyncio.create_task(_announce(server, state))
     try:
-        await server.serve()
+        await server.serve(sockets=[listener])
     finally:
         announcer.cancel()
     return state.engine.state.failure

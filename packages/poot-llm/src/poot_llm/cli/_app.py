@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,8 +20,10 @@ app = typer.Typer(
 
 Model = Annotated[str, typer.Argument(help="A GGUF file or a directory of safetensors.")]
 Backend = Annotated[str, typer.Option(help="auto, oracle or the name of a device.")]
-Precision = Annotated[str, typer.Option(help="auto (fastest of checked accuracy) or f32.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the host CPU.")]
+Precision = Annotated[
+    Literal["auto", "f32"], typer.Option(help="auto (fastest of checked accuracy) or f32.")
+]
+Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads of the host CPU.")]
 Context = Annotated[int | None, typer.Option(min=1, help="Longest sequence in tokens.")]
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document.")]
 MaxTokens = Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer.")]
