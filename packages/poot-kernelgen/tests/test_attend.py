@@ -146,7 +146,20 @@ def test_masks_and_score_changes(launch: Launch, options: dict[str, Any]) -> Non
     np.testing.assert_allclose(case.run(launch, 5), case.wanted(), **CLOSE)
 
 
-@pytest.mark.parametrize("options", [{}, {"window": 40, "sinks": True}, {"split": 128}], ids=str)
+@pytest.mark.parametrize("tile", [1, 8])
+def test_scores_far_apart(launch: Launch, tile: int) -> None:
+    """Weights down to and below the smallest numbers; scores of some hundreds round at 1e-5."""
+    case = Case([(0, 75), (150, 30)])
+    case.queries *= 100
+    wanted = case.wanted()
+    np.testing.assert_allclose(case.run(launch, tile), wanted, rtol=1e-3, atol=5e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"window": 40, "sinks": True}, {"split": 128}, {"heads": 14, "block": 32}],
+    ids=str,
+)
 def test_bits_do_not_depend_on_tile_batch_or_chunks(
     launch: Launch, options: dict[str, Any]
 ) -> None:

@@ -16,16 +16,20 @@ LOG2_E = math.log2(math.e)
 _COEFFICIENTS = (1.0, 0.6931470036506653, 0.24022242426872253, 0.05550733581185341,
                  0.009671512991189957, 0.001326472731307149)  # fmt: skip
 _ROUND = 12582912.0  # 1.5 * 2^23: adding it rounds to an integer in the low bits
-_LOWEST = -126.0
+# Here the polynomial is exactly 1 and the exponent's bits become 0: the result is 0.
+_LOWEST = -127.0
 
 
 def power_of_two(b: IRBuilder, x: Value) -> Value:
-    """Return 2**x within 1.6e-7 of itself, for x up to 0; 0 below the smallest normal number."""
+    """Return 2**x, within 1.6e-7 of itself, for x up to 0.
+
+    Below 2**-126 it is some number in that range, and 0 for x of -127 and less.
+    """
+    x = b.maximum(b.constant(_LOWEST), x)  # a NaN stays one
     shifted = b.add(x, b.constant(_ROUND))
     rest = b.sub(x, b.sub(shifted, b.constant(_ROUND)))
     value = b.constant(_COEFFICIENTS[-1])
     for coefficient in reversed(_COEFFICIENTS[:-1]):
         value = b.fma(value, rest, b.constant(coefficient))
     exponent = b.shl(b.bitcast(shifted, i32), b.constant(23, i32))
-    value = b.bitcast(b.add(b.bitcast(value, i32), exponent), f32)
-    return b.select(b.compare("lt", x, b.constant(_LOWEST)), b.constant(0.0), value)
+    return b.bitcast(b.add(b.bitcast(value, i32), exponent), f32)

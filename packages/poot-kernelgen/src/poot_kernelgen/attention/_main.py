@@ -8,7 +8,7 @@ Keys that another token of the tile needs are masked to a weight of 0, which cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from poot_core import Target, dtype_by_name, f32, i32, i64
@@ -34,6 +34,8 @@ class _Span:
 
     first_row: Value
     num_rows: Value
+    first_position: Value
+    last_position: Value
     first_key: Value
     end_key: Value
 
@@ -109,6 +111,8 @@ class _Main:
         return _Span(
             first_row,
             count,
+            first,
+            last,
             b.maximum(self.first_key, self._lowest_key(first)),
             b.minimum(self.end_key, b.add(last, 1)),
         )
@@ -122,6 +126,10 @@ class _Main:
                 element = b.load(self.queries, [token, head, dims.index])
                 b.store(self.staged, [loop.index, dims.index], b.mul(element, self._query_factor()))
         self._score(span)
+        with b.for_(0, span.num_rows) as loop:
+            if self.request.softcap is not None or self.request.alibi:
+                self._bend(span, loop.index)
+            self._mask(span, loop.index)
         # Two loops: one row's reductions run while the next row's vectors do.
         with b.for_(0, span.num_rows) as loop:
             self._find_largest(span, loop.index)
@@ -250,77 +258,80 @@ class _Main:
 
     # ---- softmax of one row
 
-    def _find_largest(self, span: _Span, index: Value) -> None:
-        b, k = self.b, self.k
-        position, visible = self._visible(span, index)
-        start, end = self._vectors(span)
-        lane = b.query("subgroup_lane")
-        slope = None
-        if self.slopes is not None:
-            slope = b.load(self.slopes, self._head(b.add(span.first_row, index)))
-            slope = b.mul(slope, LOG2_E)
-        with b.for_(start, end, k.lanes, [b.constant(LOWEST)], unroll=2) as loop:
-            at = b.add(loop.index, lane)
-            dot = b.load(self.scores, [index, at])
-            score = self._score_of(dot, at, position, slope)
-            if score is not dot:
-                b.store(self.scores, [index, at], score)
-            loop.yield_(b.maximum(loop.carried[0], visible(at, score, float("-inf"))))
-        b.store(self.sums, [index, 0], b.workgroup_reduce(loop.result, "max"))
-
-    def _weigh(self, span: _Span, index: Value) -> None:
-        b, k = self.b, self.k
-        _, visible = self._visible(span, index)
-        start, end = self._vectors(span)
-        lane = b.query("subgroup_lane")
-        largest = b.load(self.sums, [index, 0])
-        with b.for_(start, end, k.lanes, [b.constant(0.0)], unroll=2) as loop:
-            at = b.add(loop.index, lane)
-            weight = power_of_two(b, b.sub(b.load(self.scores, [index, at]), largest))
-            weight = visible(at, weight, 0.0)
-            b.store(self.scores, [index, at], weight)
-            loop.yield_(b.add(loop.carried[0], weight))
-        b.store(self.sums, [index, 1], b.workgroup_reduce(loop.result, "add"))
-
-    def _visible(
-        self, span: _Span, index: Value
-    ) -> tuple[Value, Callable[[Value, Value, float], Value]]:
-        """Return a row's position, and what replaces elements of keys that its token does not see."""
-        b = self.b
-        position = self._integer(self.positions, [self._token(b.add(span.first_row, index))])
-        high = b.convert(b.sub(b.add(position, 1), self.split_start), i32)
-        low = b.convert(b.sub(self._lowest_key(position), self.split_start), i32)
-
-        def visible(at: Value, x: Value, other: float) -> Value:
-            key = b.convert(at, i32)
-            x = b.select(b.compare("lt", key, high), x, b.constant(other))
-            if self.request.window is None:
-                return x
-            return b.select(b.compare("ge", key, low), x, b.constant(other))
-
-        return position, visible
-
-    def _vectors(self, span: _Span) -> tuple[Value, Value]:
-        """Return the chunk's keys within the split, widened to whole vectors at fixed places."""
-        b, lanes = self.b, self.k.lanes
-        start = b.mul(b.floordiv(b.sub(span.first_key, self.split_start), lanes), lanes)
-        end = b.sub(span.end_key, self.split_start)
-        return start, b.mul(b.floordiv(b.add(end, lanes - 1), lanes), lanes)
-
     def _query_factor(self) -> float:
         """Return the factor on queries: scores come out as exponents of 2, or as tanh takes them."""
         softcap, scale = self.request.softcap, self.request.scale
         return scale * LOG2_E if softcap is None else scale / softcap
 
-    def _score_of(self, dot: Value, at: Value, position: Value, slope: Value | None) -> Value:
+    def _bend(self, span: _Span, index: Value) -> None:
+        """Apply the softcap and the slope."""
         b, softcap = self.b, self.request.softcap
-        score = dot
-        if softcap is not None:
-            score = b.mul(b.unary("tanh", score), softcap * LOG2_E)
-        if slope is not None:
-            distance = b.convert(b.sub(b.add(at, self.split_start), position), f32)
-            score = b.add(score, b.mul(distance, slope))
-        return score
+        row = b.add(span.first_row, index)
+        position = self._integer(self.positions, [self._token(row)])
+        slope = None
+        if self.slopes is not None:
+            slope = b.mul(b.load(self.slopes, self._head(row)), LOG2_E)
+        start, end = self._vectors(span)
+        with b.for_(start, end, self.k.lanes, unroll=2) as loop:
+            at = b.add(loop.index, b.query("subgroup_lane"))
+            score = b.load(self.scores, [index, at])
+            if softcap is not None:
+                score = b.mul(b.unary("tanh", score), softcap * LOG2_E)
+            if slope is not None:
+                distance = b.convert(b.sub(b.add(at, self.split_start), position), f32)
+                score = b.add(score, b.mul(distance, slope))
+            b.store(self.scores, [index, at], score)
+
+    def _mask(self, span: _Span, index: Value) -> None:
+        """Mask keys that this row's token does not see, in vectors that not all rows see whole."""
+        b, k = self.b, self.k
+        position = self._integer(self.positions, [self._token(b.add(span.first_row, index))])
+        start, end = self._vectors(span)
+        high = b.sub(b.add(position, 1), self.split_start)
+        tail = b.maximum(start, self._vector_of(b.add(span.first_position, 1)))
+        self._mask_where("ge", high, index, tail, end)
+        if self.request.window is not None:
+            low = b.sub(self._lowest_key(position), self.split_start)
+            last = b.add(self._lowest_key(span.last_position), k.lanes - 1)
+            self._mask_where("lt", low, index, start, b.minimum(end, self._vector_of(last)))
+
+    def _mask_where(self, test: str, bound: Value, index: Value, start: Value, end: Value) -> None:
+        b, bound = self.b, self.b.convert(bound, i32)
+        with b.for_(start, end, self.k.lanes) as loop:
+            at = b.add(loop.index, b.query("subgroup_lane"))
+            is_masked = b.compare(test, b.convert(at, i32), bound)
+            score = b.load(self.scores, [index, at])
+            score = b.select(is_masked, b.constant(float("-inf")), score)
+            b.store(self.scores, [index, at], score)
+
+    def _find_largest(self, span: _Span, index: Value) -> None:
+        b = self.b
+        start, end = self._vectors(span)
+        with b.for_(start, end, self.k.lanes, [b.constant(LOWEST)], unroll=4) as loop:
+            at = b.add(loop.index, b.query("subgroup_lane"))
+            loop.yield_(b.maximum(loop.carried[0], b.load(self.scores, [index, at])))
+        b.store(self.sums, [index, 0], b.workgroup_reduce(loop.result, "max"))
+
+    def _weigh(self, span: _Span, index: Value) -> None:
+        b = self.b
+        start, end = self._vectors(span)
+        largest = b.load(self.sums, [index, 0])
+        with b.for_(start, end, self.k.lanes, [b.constant(0.0)], unroll=2) as loop:
+            at = b.add(loop.index, b.query("subgroup_lane"))
+            weight = power_of_two(b, b.sub(b.load(self.scores, [index, at]), largest))
+            b.store(self.scores, [index, at], weight)
+            loop.yield_(b.add(loop.carried[0], weight))
+        b.store(self.sums, [index, 1], b.workgroup_reduce(loop.result, "add"))
+
+    def _vector_of(self, key: Value) -> Value:
+        """Return where in the split the vector that holds a key starts."""
+        b, lanes = self.b, self.k.lanes
+        return b.mul(b.floordiv(b.sub(key, self.split_start), lanes), lanes)
+
+    def _vectors(self, span: _Span) -> tuple[Value, Value]:
+        """Return the chunk's keys within the split, widened to whole vectors at fixed places."""
+        end = self.b.add(span.end_key, self.k.lanes - 1)
+        return self._vector_of(span.first_key), self._vector_of(end)
 
     # ---- weighted values
 
