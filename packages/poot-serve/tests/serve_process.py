@@ -1,9 +1,11 @@
 """Starts real server processes, and writes a tokenizer for the tiny checkpoint."""
 
+import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,10 +38,10 @@ class Server:
     url: str
 
 
-def start(*arguments: str) -> Server:
+def start(*arguments: str, environment: Mapping[str, str] | None = None) -> Server:
     process = subprocess.Popen(
         [sys.executable, "-m", "poot_serve.cli", *arguments, "--port", "0"],
-        stderr=subprocess.PIPE, text=True,
+        stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})},
     )  # fmt: skip
     assert process.stderr is not None
     lines: list[str] = []

@@ -317,6 +317,21 @@ def test_an_engine_that_dies_while_it_starts_again_is_started_once_more(checkpoi
         stop(running)
 
 
+def test_the_engine_ends_by_itself_with_the_server(checkpoint, tmp_path) -> None:
+    # One that had to be killed leaves no trace of its exit handlers.
+    mark = tmp_path / "ended"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, pathlib, sys\n"
+        "if '_engine_loop' in ' '.join(sys.orig_argv):\n"
+        f"    atexit.register(pathlib.Path({str(mark)!r}).touch)\n"
+    )
+    environment = {"PYTHONPATH": str(tmp_path)}
+    running = start(str(checkpoint), "--backend", "oracle", environment=environment)
+    assert not mark.exists()
+    stop(running)
+    assert mark.exists()
+
+
 def engine_of(server) -> int | None:
     listing = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(server.process.pid)],

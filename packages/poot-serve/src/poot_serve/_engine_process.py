@@ -207,6 +207,8 @@ class EngineProcess:
             finally:
                 for task in tasks:
                     task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                ours.close()
                 await self._end(process)
                 self._fail_all()
 
