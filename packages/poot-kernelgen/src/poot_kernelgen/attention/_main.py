@@ -202,7 +202,8 @@ class _Main:
         tokens, dim = layout.block_size, layout.head_dim
         starts = [self._block_start(block, dim * tokens) for block in blocks]
         zero = self._splat(b.constant(0.0), k.key_count)
-        with b.for_(0, dim, 1, [zero] * (k.chunk * len(blocks)), unroll=4) as dims:
+        unroll = 1 if k.chunk >= 8 else 4  # many rows hide the loop; compiling them takes time
+        with b.for_(0, dim, 1, [zero] * (k.chunk * len(blocks)), unroll=unroll) as dims:
             offset = b.add(b.mul(dims.index, tokens), lane)
             for start in ahead:  # a share of the block with each step
                 share = num_ahead * self.request.value.head_dim // dim
