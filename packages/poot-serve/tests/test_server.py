@@ -332,6 +332,23 @@ def test_the_engine_ends_by_itself_with_the_server(checkpoint, tmp_path) -> None
     assert mark.exists()
 
 
+def test_an_interrupt_before_anything_runs_prints_nothing() -> None:
+    code = (
+        "import builtins, os, signal\n"
+        "plain = builtins.__import__\n"
+        "def slow(name, *rest):\n"
+        "    if name == 'uvicorn': os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return plain(name, *rest)\n"
+        "builtins.__import__ = slow\n"
+        "from poot_serve.cli import main\n"
+        "main([])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 def engine_of(server) -> int | None:
     listing = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(server.process.pid)],

@@ -100,7 +100,7 @@ def _positive(env: Mapping[str, str], name: str) -> int | None:
     text = env.get(name, "").strip()
     if not text:
         return None
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise SettingsError(f"{name}={text!r} is no positive integer", name=name)
     return int(text)
 
