@@ -72,8 +72,12 @@ class PlanOptions:
 
     @property
     def split(self) -> int:
-        """Keys of an attention split: 256, more where a sequence would have over 16 of them."""
-        split = 256
+        """Keys of an attention split: 512, more where a sequence would have over 16 of them.
+
+        A prompt of up to so many tokens leaves no partial results; shorter splits balance decode
+        better over many threads.
+        """
+        split = 512
         while split * 16 < self.context_tokens:
             split *= 2
         return split
