@@ -93,6 +93,7 @@ def test_kernel_cache_can_be_off(off: str) -> None:
         ("POOT_KERNEL_CACHE", "maybe"),
         ("POOT_THREADS", "0"),
         ("POOT_THREADS", "-2"),
+        ("POOT_THREADS", "²"),
         ("POOT_TREADS", "2"),
     ],
 )

@@ -102,3 +102,13 @@ def test_the_text_side_alone() -> None:
     config = {"temperature": 0.6, "top_k": 20, "do_sample": True, "top_p": None, "eos_token_id": 2}
     assert sampling_defaults(config) == {"temperature": 0.6, "top_k": 20}
     assert sampling_defaults(config | {"do_sample": False}) == {"temperature": 0.0}
+
+
+@pytest.mark.parametrize("found", [[2, "x"], "x", True, {"a": 1}, 1.5])
+def test_end_tokens_that_are_no_ids_are_refused(tmp_path, found) -> None:
+    for file in CHECKPOINT.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "generation_config.json").unlink(missing_ok=True)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": found}))
+    with pytest.raises(CheckpointError, match=r"generation_config.json.*eos_token_id"):
+        LLM(tmp_path, backend="oracle")

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from poot_core import RequestError, Settings
+from poot_core import CheckpointError, RequestError, Settings
 from poot_llm._open_text import read_tokenizer, sampling_defaults
 from poot_llm._tokenizer import Tokenizer
 
@@ -117,21 +117,29 @@ def read_model(name: str | Path) -> tuple[Checkpoint, Model]:
         raise
 
 
+def _token_ids(found: object) -> list[int]:
+    listed = cast("list[object]", found) if isinstance(found, list) else [found]
+    ids = [each for each in listed if isinstance(each, int) and not isinstance(each, bool)]
+    if len(ids) != len(listed):
+        raise CheckpointError(
+            f"generation_config.json: 'eos_token_id' is {found!r}; allowed: a token id or a list of "
+            "them"
+        )
+    return ids
+
+
 def end_token_ids(
     checkpoint: Checkpoint, model: Model, tokenizer: Tokenizer | None
 ) -> frozenset[int]:
     """Return the tokens that end an answer.
 
     generation_config.json goes before config.json; a GGUF's vocabulary marks further ones.
+
+    Raises:
+        CheckpointError: If generation_config.json names something else than token ids.
     """
     found = checkpoint.generation_config.get("eos_token_id")
-    ids = (
-        set(model.eos_token_ids)
-        if found is None
-        else {found}
-        if isinstance(found, int)
-        else {*found}
-    )
+    ids = set(model.eos_token_ids) if found is None else set(_token_ids(found))
     if tokenizer is not None and checkpoint.file_format == "gguf":
         ids |= set(tokenizer.end_ids)
     return frozenset(ids)
