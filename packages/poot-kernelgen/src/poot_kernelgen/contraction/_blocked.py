@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poot_core import DType, f32, i8, i32, i64, u8
+from poot_core import DType, f32, i8, i32, u8
 from poot_kernel import Layout, Value
 from poot_kernelgen.contraction._codec import ROWS, STEP, Codec, codec_of
 from poot_kernelgen.contraction._decode import StepReader
 from poot_kernelgen.contraction._kernel import Frame
-from poot_kernelgen.contraction._streamed import group_bytes
+from poot_kernelgen.contraction._streamed import PREFETCH_BYTES, group_bytes
 from poot_kernelgen.contraction._sums import (
     ByteOperand,
     add_bytes,
@@ -26,24 +26,22 @@ from poot_kernelgen.contraction._sums import (
 
 __all__ = ["ROW_BLOCK", "blocked_columns", "build_blocked"]
 
-ROW_BLOCK = 128
-"""Rows of a workgroup: their activations stay in the L2 cache while columns pass."""
+ROW_BLOCK = 256
+"""Rows of a workgroup: a chunk of weights is decoded once for all of them."""
 
 _GROUPS = 2
-_COLUMNS = ROWS * _GROUPS
-_TILE_ROWS = 4  # by 32 columns: each activation that is broadcast meets two registers of weights
+_TILE_ROWS = 8
 _BYTE_CHUNK = 24  # steps of k decoded at once: about 30 KB
 _FLOAT_CHUNK = 12  # 48 KB
 _CODE_BYTES = ROWS * STEP
 _VECTOR_BYTES = ROWS * 4
 _CODES = f"kn: k4@1 n16@4 k8@{4 * ROWS}"
 _VALUES = f"kn: n16@4 k{STEP}@{_VECTOR_BYTES}"
-_VECTOR = "kn: n16@4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slots:
-    """Decoded steps in scratch: equal slots, the groups of weight rows of a step side by side.
+    """Decoded steps in scratch: for each group of weight rows a run of equal slots.
 
     Attributes:
         frame: The kernel.
@@ -60,19 +58,11 @@ class _Slots:
         """Numbers kept for each row and step besides the codes."""
         return _num_vectors(self.codec)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of a step of one group of weight rows."""
-        return _slot_bytes(self.frame, self.codec)
-
-    def address(self, number: Value) -> Value:
+    def address(self, group: int, number: Value) -> Value:
         """Return where a step of the chunk lies."""
-        return self.frame.b.mul(number, _GROUPS * self.nbytes)
-
-    def load(self, at: Value, form: str, dtype: DType) -> Value:
-        """Return a tile of all groups; ``form`` is the layout of one."""
-        layout = Layout.parse(f"{form} n{_GROUPS}@{self.nbytes}")
-        return self.frame.b.copy(self.memory, at, layout=layout, dtype=dtype)
+        nbytes, chunk = _slot_bytes(self.frame, self.codec), _chunk(self.frame)
+        b = self.frame.b
+        return b.add(b.mul(number, nbytes), group * chunk * nbytes)
 
     def store_bytes(self, at: Value, operand: ByteOperand) -> None:
         """Write a step for integer products."""
@@ -81,20 +71,21 @@ class _Slots:
         vectors = [*operand.scales, *(operand.mins or []), *operand.corrections]
         for number, vector in enumerate(vectors):
             to = b.add(at, _CODE_BYTES + number * _VECTOR_BYTES)
-            b.store_tile(self.memory, vector, to, layout=Layout.parse(_VECTOR))
+            b.store_tile(self.memory, vector, to, layout=Layout.parse("kn: n16@4"))
 
     def load_bytes(self, at: Value) -> ByteOperand:
         """Read it back."""
         b, groups = self.frame.b, self.codec.groups
         dtype = u8 if groups == 1 else i8
-        codes = self.load(at, _CODES, dtype)
+        codes = b.copy(self.memory, at, layout=Layout.parse(_CODES), dtype=dtype)
         found: list[Value] = []
 
         def vectors(count: int, dtype: DType) -> list[Value]:
             start = len(found)
             for number in range(start, start + count):
                 to = b.add(at, _CODE_BYTES + number * _VECTOR_BYTES)
-                found.append(self.load(to, _VECTOR, dtype))
+                layout = Layout.parse("kn: n16@4")
+                found.append(b.copy(self.memory, to, layout=layout, dtype=dtype))
             return found[start:]
 
         scales = vectors(groups, f32)
@@ -123,7 +114,7 @@ def _slot_bytes(frame: Frame, codec: Codec) -> int:
 
 def blocked_columns(gated: bool) -> int:
     """Return the result columns of a workgroup."""
-    return ROWS if gated else _COLUMNS
+    return ROWS if gated else ROWS * _GROUPS
 
 
 def build_blocked(frame: Frame) -> None:
@@ -133,7 +124,7 @@ def build_blocked(frame: Frame) -> None:
     chunk_steps = _chunk(frame)
     nbytes = _GROUPS * chunk_steps * _slot_bytes(frame, codec)
     slots = _Slots(frame=frame, codec=codec, memory=b.shared_alloc(u8, [nbytes]))
-    sums = b.shared_alloc(f32, [ROW_BLOCK, _COLUMNS])
+    sums = b.shared_alloc(f32, [_GROUPS, ROW_BLOCK, ROWS])
     # Formats with two groups a step want lifted activations: once for all of the weight rows.
     lifted: Value | None = None
     if frame.in_bytes and codec.groups > 1:
@@ -142,9 +133,10 @@ def build_blocked(frame: Frame) -> None:
     first = b.mul(b.workgroup_id(1), ROW_BLOCK)
     end = b.minimum(b.add(first, ROW_BLOCK), frame.m)
     steps = b.shr(frame.k, 5)
-    zero = b.tile_zeros((_TILE_ROWS, _COLUMNS), f32)
-    with b.for_(0, b.sub(end, first), _TILE_ROWS) as clear:
-        b.store_tile(sums, zero, [clear.index, 0])
+    zero = b.tile_zeros((_TILE_ROWS, ROWS), f32)
+    for group in range(_GROUPS):
+        with b.for_(0, b.sub(end, first), _TILE_ROWS) as clear:
+            b.store_tile(sums, zero, [group, clear.index, 0])
     with b.for_(0, steps, chunk_steps) as chunk:
         span = chunk.index, b.minimum(b.add(chunk.index, chunk_steps), steps)
         for group in range(_GROUPS):
@@ -152,13 +144,14 @@ def build_blocked(frame: Frame) -> None:
         with b.for_(first, end, _TILE_ROWS) as loop:
             rows = frame.rows(loop.index, _TILE_ROWS)
             if lifted is not None:
-                _lift_rows(frame, lifted, rows, span)
-            place = [b.sub(loop.index, first), b.constant(0, i64)]
-            _add_chunk(slots, (sums, lifted), rows, place, span)
+                _lift_rows(slots, lifted, rows, span)
+            for group in range(_GROUPS):
+                place = [group, b.sub(loop.index, first), 0]
+                _add_chunk(slots, (sums, lifted), rows, place, span)
     width = blocked_columns(frame.request.gated)
     with b.for_(first, end, _TILE_ROWS) as loop:
         row, column = b.sub(loop.index, first), b.mul(unit, width)
-        parts = [b.copy(sums, [row, g * ROWS], (_TILE_ROWS, ROWS)) for g in range(_GROUPS)]
+        parts = [b.copy(sums, [g, row, 0], (_TILE_ROWS, ROWS)) for g in range(_GROUPS)]
         if frame.request.gated:
             frame.finish(parts, loop.index, column)
         else:
@@ -175,8 +168,11 @@ def _decode_chunk(slots: _Slots, unit: Value, part: int, steps: tuple[Value, Val
     group = b.minimum(b.add(b.mul(unit, _GROUPS), part), b.sub(num_groups, 1))
     base = b.mul(group, group_bytes(frame, codec))
     with b.for_(steps[0], steps[1]) as loop:
-        step = reader.read(*reader.step_address(base, loop.index))
-        at = b.add(slots.address(b.sub(loop.index, steps[0])), part * slots.nbytes)
+        header, start = reader.step_address(base, loop.index)
+        for line in range(0, codec.step_bytes, 64):
+            b.prefetch(frame.weight, b.add(start, PREFETCH_BYTES + line))
+        step = reader.read(header, start)
+        at = slots.address(part, b.sub(loop.index, steps[0]))
         if frame.in_bytes:
             slots.store_bytes(at, byte_operand(b, codec, step))
         else:
@@ -184,11 +180,12 @@ def _decode_chunk(slots: _Slots, unit: Value, part: int, steps: tuple[Value, Val
             b.store_tile(slots.memory, values, at, layout=Layout.parse(_VALUES))
 
 
-def _lift_rows(frame: Frame, memory: Value, rows: Value, steps: tuple[Value, Value]) -> None:
-    """Copy activation rows to scratch, lifted."""
-    b = frame.b
-    with b.for_(steps[0], steps[1]) as loop:
-        codes = frame.activation(0, rows, b.mul(loop.index, STEP), STEP)
+def _lift_rows(slots: _Slots, memory: Value, rows: Value, steps: tuple[Value, Value]) -> None:
+    """Copy activation rows to scratch, lifted; residuals are seldom needed and lifted in use."""
+    frame, b = slots.frame, slots.frame.b
+    at_once = 2 if slots.codec.format.block_elements % (2 * STEP) == 0 else 1
+    with b.for_(steps[0], steps[1], at_once) as loop:
+        codes = frame.activation(0, rows, b.mul(loop.index, STEP), at_once * STEP)
         b.store_tile(memory, lift(b, codes), [0, b.mul(b.sub(loop.index, steps[0]), STEP)])
 
 
@@ -196,12 +193,12 @@ def _add_chunk(
     slots: _Slots,
     memory: tuple[Value, Value | None],
     rows: Value,
-    place: list[Value],
+    place: list[Value | int],
     steps: tuple[Value, Value],
 ) -> None:
     frame, codec, b = slots.frame, slots.codec, slots.frame.b
     sums, lifted = memory
-    acc = b.copy(sums, place, (_TILE_ROWS, _COLUMNS), space="accumulator")
+    acc = b.copy(sums, place, (_TILE_ROWS, ROWS), space="accumulator")
     with b.pipeline(steps[0], steps[1], 1, [acc]) as pipe:
         with pipe.load() as step:
             x = frame.step_activations(rows, step, b.mul(step, STEP))
@@ -210,12 +207,14 @@ def _add_chunk(
                 x[0] = b.copy(lifted, [0, column], (_TILE_ROWS, STEP))
             pipe.yield_(*x)
         with pipe.compute() as x:
-            at = slots.address(b.sub(pipe.index, steps[0]))
+            group = place[0]
+            assert isinstance(group, int)
+            at = slots.address(group, b.sub(pipe.index, steps[0]))
             total = pipe.carried[0]
             if frame.in_bytes:
                 total = add_bytes(b, codec, slots.load_bytes(at), read_bytes(x), total)
             else:
-                values = slots.load(at, _VALUES, f32)
+                values = b.copy(slots.memory, at, layout=Layout.parse(_VALUES), dtype=f32)
                 total = b.mma(x[0], values, total, signature="fma_chain")
             pipe.yield_(total)
     b.store_tile(sums, pipe.result, place)

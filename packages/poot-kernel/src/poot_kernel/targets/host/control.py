@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from poot_kernel.ir.core import Op, Value
+from poot_kernel.ir.core import Op, Region, Value
+from poot_kernel.ir.types import TileType
 from poot_kernel.targets.host.emitter import Val
 from poot_kernel.targets.host.lowering import Handler, Lowering
 
@@ -148,10 +149,23 @@ def lower_pipeline(lowering: Lowering, op: Op) -> None:
     _counted(lowering, op, (lower, upper, step), compute.arguments[0], arguments, initial, 1)
 
 
+def _used(region: Region) -> dict[Value, None]:
+    """Return the outer values that a region uses, in order."""
+    inside = {result for op in region.walk() for result in op.results}
+    used = (value for op in region.walk() for value in op.operands)
+    return dict.fromkeys(v for v in used if v not in inside and isinstance(v.type, TileType))
+
+
 def lower_if(lowering: Lowering, op: Op) -> None:
     """Lower a branch on a uniform condition."""
     e = lowering.emitter
     condition = lowering.val(op.operands[0])
+    other = _used(op.regions[1])
+    for value in (v for v in _used(op.regions[0]) if v in other):
+        # What both sides use is computed once, in front: else a tile's operands stay in registers
+        # throughout the longer side, beside its own.
+        if isinstance(value.type, TileType) and value.type.dtype.is_float:
+            lowering.flatten(lowering.get(value))
     names = e.fresh("then"), e.fresh("else")
     done = e.fresh("done")
     e.line(f"br i1 {condition.name}, label %{names[0]}, label %{names[1]}")
