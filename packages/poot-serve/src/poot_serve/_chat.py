@@ -53,6 +53,7 @@ async def chat_completions(http: HttpRequest) -> Response:
     if body.stream:
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         return await stream_events(
+            http,
             generations,
             head=[answer.chunk(i, {"role": "assistant", "content": ""}) for i in range(count)],
             chunk=answer.piece_chunk,

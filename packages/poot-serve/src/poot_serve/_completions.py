@@ -34,6 +34,7 @@ async def completions(http: HttpRequest) -> Response:
     if body.stream:
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         return await stream_events(
+            http,
             generations,
             head=[],
             chunk=answer.piece_chunk,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request as HttpRequest
@@ -17,6 +17,7 @@ from poot_serve._responses import error_body, sse
 __all__ = ["JsonResponse", "gather_choices", "merged_pieces", "stream_events"]
 
 KEEP_ALIVE_S = 15.0
+T = TypeVar("T")
 
 
 class JsonResponse(Response):
@@ -84,35 +85,43 @@ async def gather_choices(
                 found[item[0]].append(item[1])
         return found
 
+    return await _unless_left(http, collect())
+
+
+async def _unless_left(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return what the work returns; where the client leaves first, cancel it and return None."""
+
     async def client_left() -> None:
         while True:
             message = await http.receive()
             if message["type"] == "http.disconnect":
                 return
 
-    work, leave = asyncio.create_task(collect()), asyncio.create_task(client_left())
+    working, leaving = asyncio.create_task(work), asyncio.create_task(client_left())
     try:
-        await asyncio.wait({work, leave}, return_when=asyncio.FIRST_COMPLETED)
-        return await work if work.done() else None
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return await working if working.done() else None
     finally:
-        for task in (work, leave):
+        for task in (working, leaving):
             task.cancel()
-        await asyncio.gather(work, leave, return_exceptions=True)
+        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
 async def stream_events(
+    http: HttpRequest,
     generations: list[Generation],
     *,
     head: list[Any],
     chunk: Callable[[int, Piece], Any],
     tail: Callable[[], list[Any]],
-) -> StreamingResponse:
-    """Return the answer as a stream of events.
+) -> Response:
+    """Return the answer as a stream of events, or an empty one where the client left first.
 
     The first event is awaited before the answer begins, so that a request that the engine refuses
     still gets its own status.
 
     Args:
+        http: The request.
         generations: The choices.
         head: Bodies sent first.
         chunk: Makes the body of a piece, or None where there is nothing to send.
@@ -122,11 +131,19 @@ async def stream_events(
         PootError: If the first piece cannot be had.
     """
     pieces = merged_pieces(generations)
+
+    async def take_first() -> tuple[tuple[int, Piece] | None]:
+        return (await anext(pieces),)
+
     try:
-        first = await anext(pieces)
+        taken = await _unless_left(http, take_first())
     except RequestError:
         await pieces.aclose()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
         raise
+
+    if taken is None:
+        return Response(status_code=499)
+    (first,) = taken
 
     async def events() -> AsyncIterator[bytes]:
         try:
