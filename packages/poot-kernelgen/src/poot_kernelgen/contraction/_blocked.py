@@ -126,9 +126,10 @@ def build_blocked(frame: Frame) -> None:
     slots = _Slots(frame=frame, codec=codec, memory=b.shared_alloc(u8, [nbytes]))
     sums = b.shared_alloc(f32, [_GROUPS, ROW_BLOCK, ROWS])
     # Formats with two groups a step want lifted activations: once for all of the weight rows.
-    lifted: Value | None = None
+    lifted: list[Value] = []
     if frame.in_bytes and codec.groups > 1:
-        lifted = b.shared_alloc(u8, [_TILE_ROWS, chunk_steps * STEP])
+        planes = 2 if frame.request.activation == "i8r" else 1
+        lifted = [b.shared_alloc(u8, [_TILE_ROWS, chunk_steps * STEP]) for _ in range(planes)]
     unit = b.workgroup_id(0)
     first = b.mul(b.workgroup_id(1), ROW_BLOCK)
     end = b.minimum(b.add(first, ROW_BLOCK), frame.m)
@@ -143,8 +144,8 @@ def build_blocked(frame: Frame) -> None:
             _decode_chunk(slots, unit, group, span)
         with b.for_(first, end, _TILE_ROWS) as loop:
             rows = frame.rows(loop.index, _TILE_ROWS)
-            if lifted is not None:
-                _lift_rows(slots, lifted, rows, span)
+            for plane, memory in enumerate(lifted):
+                _lift_rows(slots, (3 * plane, memory), rows, span)
             for group in range(_GROUPS):
                 place = [group, b.sub(loop.index, first), 0]
                 _add_chunk(slots, (sums, lifted), rows, place, span)
@@ -180,18 +181,20 @@ def _decode_chunk(slots: _Slots, unit: Value, part: int, steps: tuple[Value, Val
             b.store_tile(slots.memory, values, at, layout=Layout.parse(_VALUES))
 
 
-def _lift_rows(slots: _Slots, memory: Value, rows: Value, steps: tuple[Value, Value]) -> None:
-    """Copy activation rows to scratch, lifted; residuals are seldom needed and lifted in use."""
+def _lift_rows(
+    slots: _Slots, plane: tuple[int, Value], rows: Value, steps: tuple[Value, Value]
+) -> None:
+    """Copy the rows of activation array ``plane[0]`` to scratch, lifted."""
     frame, b = slots.frame, slots.frame.b
     at_once = 2 if slots.codec.format.block_elements % (2 * STEP) == 0 else 1
     with b.for_(steps[0], steps[1], at_once) as loop:
-        codes = frame.activation(0, rows, b.mul(loop.index, STEP), at_once * STEP)
-        b.store_tile(memory, lift(b, codes), [0, b.mul(b.sub(loop.index, steps[0]), STEP)])
+        codes = frame.activation(plane[0], rows, b.mul(loop.index, STEP), at_once * STEP)
+        b.store_tile(plane[1], lift(b, codes), [0, b.mul(b.sub(loop.index, steps[0]), STEP)])
 
 
 def _add_chunk(
     slots: _Slots,
-    memory: tuple[Value, Value | None],
+    memory: tuple[Value, list[Value]],
     rows: Value,
     place: list[Value | int],
     steps: tuple[Value, Value],
@@ -203,8 +206,8 @@ def _add_chunk(
         with pipe.load() as step:
             x = frame.step_activations(rows, step, b.mul(step, STEP))
             column = b.mul(b.sub(step, steps[0]), STEP)
-            if lifted is not None:
-                x[0] = b.copy(lifted, [0, column], (_TILE_ROWS, STEP))
+            for plane, copied in enumerate(lifted):
+                x[3 * plane] = b.copy(copied, [0, column], (_TILE_ROWS, STEP))
             pipe.yield_(*x)
         with pipe.compute() as x:
             group = place[0]
