@@ -9,7 +9,7 @@ import numpy as np
 from poot_core import DType, Settings, f32
 from poot_executor import Engine, EngineOptions, StepInputs, open_engine
 from poot_executor_parity._case import Case, Context, RandomWeights
-from poot_graph_ir import Builder, ElementType, Graph, TraceOptions, Tracer, ops
+from poot_graph_ir import Builder, ElementType, Graph, TraceOptions, Tracer, graph_hash, ops
 from poot_quant import random_blocks
 
 __all__ = ["Outcome", "run_case"]
@@ -54,14 +54,18 @@ def run_case(case: Case, backend: str, settings: Settings) -> Outcome:
     def trace(options: TraceOptions) -> Graph:
         return _trace(case, weights, options)
 
+    # Traced here once in any case: with a planned program in the cache no engine would, and the
+    # weights are made when they are declared.
+    graph = trace(TraceOptions(max_blocks_per_row=_BLOCKS))
+    width = dict(graph.outputs)["logits"].shape[-1]
+    assert isinstance(width, int)
+    key = f"parity {case.name} {graph_hash(graph)}"
     options = replace(_OPTIONS, precision=case.precision)
     engines: list[Engine] = []
     try:
         for name in (backend, "oracle"):
             chosen = replace(options, backend=name)
-            engines.append(
-                open_engine(trace, f"parity {case.name}", weights, _width(case), chosen, settings)
-            )
+            engines.append(open_engine(trace, key, weights, width, chosen, settings))
         worst = 0.0
         computed = [0] * _OPTIONS.max_sequences
         for counts in case.steps:
@@ -78,13 +82,6 @@ def run_case(case: Case, backend: str, settings: Settings) -> Outcome:
 def _logits(engine: Engine, step: StepInputs) -> np.ndarray:
     engine.forward(step)
     return engine.logits().copy()
-
-
-def _width(case: Case) -> int:
-    graph = _trace(case, RandomWeights(), TraceOptions(max_blocks_per_row=_BLOCKS))
-    width = dict(graph.outputs)["logits"].shape[-1]
-    assert isinstance(width, int)
-    return width
 
 
 def _trace(case: Case, weights: RandomWeights, options: TraceOptions) -> Graph:
