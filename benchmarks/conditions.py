@@ -1,6 +1,6 @@
 """poot beside llama.cpp where the machine is not its own: AVX2 alone, one core, a busy neighbour.
 
-Needs ``llama-bench`` (``--llama-bench`` or POOT_LLAMA_BENCH) and the checkpoints of ``just models``; Linux.
+Needs ``llama-bench`` (``--llama-bench`` or POOT_LLAMA_BENCH) and the models of ``just models``; Linux.
 """
 
 from __future__ import annotations
