@@ -256,6 +256,8 @@ def test_an_interrupt_before_anything_runs_prints_nothing() -> None:
     # The imports of the command are the first thing that takes time: interrupted in their midst.
     code = (
         "import builtins, os, signal, sys\n"
+        # A background job starts with the signal ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "plain = builtins.__import__\n"
         "def slow(name, *rest):\n"
         "    if name == 'poot_llm.cli._run': os.kill(os.getpid(), signal.SIGINT)\n"

@@ -335,6 +335,8 @@ def test_the_engine_ends_by_itself_with_the_server(checkpoint, tmp_path) -> None
 def test_an_interrupt_before_anything_runs_prints_nothing() -> None:
     code = (
         "import builtins, os, signal\n"
+        # A background job starts with the signal ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "plain = builtins.__import__\n"
         "def slow(name, *rest):\n"
         "    if name == 'uvicorn': os.kill(os.getpid(), signal.SIGINT)\n"
