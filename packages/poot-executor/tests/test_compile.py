@@ -152,6 +152,7 @@ def test_byte_strings_and_numbers_keep_their_bits():
         ("Q4_1", 48, "auto", "", "f32"),
         ("bf16", 64, "auto", "", "f32"),
         ("bf16", 64, "auto", "avx512bf16", "bf16"),
+        ("bf16", 65, "auto", "avx512bf16", "f32"),
         ("f16", 64, "auto", "avx512bf16", "f32"),
         ("f32", 64, "auto", "avx512bf16", "f32"),
     ],

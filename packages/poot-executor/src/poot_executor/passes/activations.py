@@ -29,7 +29,8 @@ def choose_activation(
     if precision == "f32" or matrix.source in {"f32", "f16"}:
         return "f32"
     if matrix.source == "bf16":
-        return "bf16" if "avx512bf16" in features else "f32"
+        # The products take pairs of elements, so that an odd row would lose its last.
+        return "bf16" if "avx512bf16" in features and matrix.k % 2 == 0 else "f32"
     if matrix.k % 32:
         return "f32"
     return "i8r" if residual else "i8"
