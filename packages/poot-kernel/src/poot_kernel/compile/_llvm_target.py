@@ -76,19 +76,19 @@ def llvm_target(kind: CompileKind, target: Target) -> LlvmTarget:
                 output="assembly",
                 self_contained=False,
             )
-        case "llvm-amdgcn-object", "rocm":
+        case ("llvm-amdgcn-object" | "llvm-amdgcn-assembly"), "rocm":
             return LlvmTarget(
                 triple="amdgcn-amd-amdhsa",
                 cpu=target.arch,
                 features=features,
                 reloc="pic",
-                output="object",
+                output=kind.removeprefix("llvm-amdgcn-"),
                 self_contained=False,
             )
         case _:
             raise UnsupportedError(
                 f"{kind!r} cannot be compiled for {target}: llvm-host-object takes cpu:x86-64 and "
-                "cpu:aarch64, llvm-nvptx takes ptx:*, llvm-amdgcn-object takes rocm:*",
+                "cpu:aarch64, llvm-nvptx takes ptx:*, llvm-amdgcn-* take rocm:*",
                 target=str(target),
             )
 

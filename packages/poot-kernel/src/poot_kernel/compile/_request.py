@@ -11,7 +11,9 @@ from poot_core import Target
 
 __all__ = ["CompileKind", "CompileRequest", "CompiledObject"]
 
-CompileKind = Literal["llvm-host-object", "llvm-nvptx", "llvm-amdgcn-object"]
+CompileKind = Literal[
+    "llvm-host-object", "llvm-nvptx", "llvm-amdgcn-object", "llvm-amdgcn-assembly"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,8 @@ class CompileRequest:
 
     Attributes:
         kind: ``llvm-host-object`` (ELF64 relocatable object without undefined symbols),
-            ``llvm-nvptx`` (PTX text) or ``llvm-amdgcn-object`` (ELF64 object).
+            ``llvm-nvptx`` (PTX text), ``llvm-amdgcn-object`` (ELF64 relocatable object) or
+            ``llvm-amdgcn-assembly`` (the same code as text).
         ir: Textual LLVM IR, or a function that returns it, called on a cache miss alone.
         target: What to compile for; features are LLVM's names.
         entries: Names of the functions that the caller will use.
