@@ -7,6 +7,7 @@ from poot_kernel.compile._cache import KernelCache, current_epoch
 from poot_kernel.compile._host import host_arch, host_features, host_target
 from poot_kernel.compile._identity import source_fingerprint
 from poot_kernel.compile._loader import LoadedCode, load_objects
+from poot_kernel.compile._package import KernelPackage, PackagedMap
 from poot_kernel.compile._request import CompiledObject, CompileKind, CompileRequest
 from poot_kernel.compile._service import CompileService
 
@@ -16,7 +17,9 @@ __all__ = [
     "CompileService",
     "CompiledObject",
     "KernelCache",
+    "KernelPackage",
     "LoadedCode",
+    "PackagedMap",
     "current_epoch",
     "host_arch",
     "host_features",
