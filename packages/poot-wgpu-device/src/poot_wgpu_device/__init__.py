@@ -1,0 +1,1 @@
+"""WebGPU adapters as a poot device, over wgpu-native."""
