@@ -2,8 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poot_llm import Constraint, Logprobs, SamplingParams, Timings
 from poot_serve._frames import (
     Cancel,
+    EngineMetrics,
     FrameBuffer,
     RowEvent,
     Stepped,
@@ -23,11 +25,23 @@ def test_frames_survive_any_cut(keys: list[int], step: int) -> None:
 
 
 def test_requests_and_events_round_trip() -> None:
-    submit = Submit(key=3, prompt_ids=[1, 2], choice=1, params={"temperature": 0.5, "stop": ["a"]})
+    params = SamplingParams(
+        temperature=0.5, stop=("a",), logit_bias={3: -1.5}, seed=2**63, prompt_logprobs=2,
+        max_tokens=0, constraint=Constraint.choice(["é", "no"]), dry_multiplier=0.5,
+    )  # fmt: skip
+    submit = Submit(
+        key=3, prompt=b"\1\0\0\0", choice=1, params=params, cache_salt="a", priority=-1,
+        deadline_s=2.5,
+    )  # fmt: skip
     (body,) = FrameBuffer().push(encode_frame(submit))
     assert decode_to_engine(body) == submit
-    event = RowEvent(3, [7], None, "length", None, None)
-    step = Stepped(events=[event], running=1, waiting=0, free_blocks=2, num_blocks=3)
+    logprobs = Logprobs(7, -0.5, ((7, -0.5), (2, -1.25)))
+    timings = Timings(
+        queue_s=0.5, prefill_s=0.25, decode_s=1.5, prompt_tokens=9, output_tokens=4, cached_tokens=8
+    )
+    event = RowEvent(3, [7], [logprobs], "length", None, timings, 8, [None, logprobs])
+    metrics = EngineMetrics(running=1, steps=9, step_s=0.5, prefix_hit_tokens=8)
+    step = Stepped(keys=[4, 5], token_ids=[6, 7], events=[event], metrics=metrics)
     (body,) = FrameBuffer().push(encode_frame(step))
     assert decode_from_engine(body) == step
 

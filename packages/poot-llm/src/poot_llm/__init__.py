@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from poot_llm._answer import Delta, Output
+    from poot_llm._constraint import Constraint, ConstraintKind
     from poot_llm._driver import Driver, DriverStats
-    from poot_llm._errors import ContextLengthError
+    from poot_llm._errors import ContextLengthError, OverloadedError
     from poot_llm._llm import LLM
     from poot_llm._open import OpenedModel, OpenOptions, open_model
     from poot_llm._open_text import TextSide, open_text
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "LLM": "_llm",
+    "Constraint": "_constraint",
+    "ConstraintKind": "_constraint",
     "ContextLengthError": "_errors",
     "Delta": "_answer",
     "Driver": "_driver",
@@ -31,6 +34,7 @@ _HOME = {
     "OpenOptions": "_open",
     "OpenedModel": "_open",
     "Output": "_answer",
+    "OverloadedError": "_errors",
     "Request": "_request",
     "SamplingParams": "_sampling_params",
     "ScoredPrompt": "_request",
@@ -44,6 +48,8 @@ _HOME = {
 
 __all__ = [
     "LLM",
+    "Constraint",
+    "ConstraintKind",
     "ContextLengthError",
     "Delta",
     "Driver",
@@ -53,6 +59,7 @@ __all__ = [
     "OpenOptions",
     "OpenedModel",
     "Output",
+    "OverloadedError",
     "Request",
     "SamplingParams",
     "ScoredPrompt",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poot_core import RequestError
 
-__all__ = ["ContextLengthError"]
+__all__ = ["ContextLengthError", "OverloadedError"]
 
 
 class ContextLengthError(RequestError):
@@ -44,3 +44,27 @@ class ContextLengthError(RequestError):
             prompt_tokens=prompt_tokens,
             context_tokens=context_tokens,
         )
+
+
+class OverloadedError(RequestError):
+    """There is no room for a request now; refused before any work.
+
+    Attributes:
+        code: the name a server reports.
+        retry_after_s: Seconds after which trying again has a chance.
+    """
+
+    code = "overloaded"
+    retry_after_s: float
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float = 1.0,
+        status: int = 429,
+        field: str | None = None,
+    ) -> None:
+        super().__init__(message, status=status, field=field)
+        self.retry_after_s = retry_after_s
+        self.details.update(retry_after_s=retry_after_s)

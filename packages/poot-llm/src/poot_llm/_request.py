@@ -14,9 +14,10 @@ from poot_llm._sampling_params import SamplingParams
 
 __all__ = ["FinishReason", "Request", "ScoredPrompt", "Timings", "TokenEvent"]
 
-FinishReason = Literal["stop", "length", "scored", "error"]
+FinishReason = Literal["stop", "length", "scored", "deadline", "error"]
 """``stop``: an end token came (or, above the driver, a stop string). ``length``: ``max_tokens`` or the
-context is used up. ``scored``: a request for prompt logits is done. ``error``: see the event."""
+context is used up. ``scored``: a request for prompt logits is done. ``deadline``: its time is up.
+``error``: see the event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +29,18 @@ class Request:
         params: How to sample.
         choice: Which of several answers to one prompt this is; part of the random key.
         scores_prompt: Return the logits of every prompt position in place of an answer.
+        cache_salt: Prefixes are shared only among requests with the same salt; part of the hash.
+        priority: Requests of a lower number are admitted first, and put back last.
+        deadline_s: Seconds from arrival after which the request ends; None has no such bound.
     """
 
     prompt_ids: Sequence[int]
     params: SamplingParams = field(default_factory=SamplingParams)
     choice: int = 0
     scores_prompt: bool = False
+    cache_salt: str | None = None
+    priority: int = 0
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +54,7 @@ class Timings:
         prompt_tokens: Tokens of the prompt.
         output_tokens: Tokens of the answer.
         preemptions: How often it was put back for want of blocks.
+        cached_tokens: Tokens of the prompt whose keys and values were there already.
     """
 
     queue_s: float
@@ -55,6 +63,7 @@ class Timings:
     prompt_tokens: int
     output_tokens: int
     preemptions: int = 0
+    cached_tokens: int = 0
 
     @property
     def first_token_s(self) -> float:
@@ -83,6 +92,7 @@ class Timings:
             "prompt_tokens": self.prompt_tokens,
             "output_tokens": self.output_tokens,
             "preemptions": self.preemptions,
+            "cached_tokens": self.cached_tokens,
         }
 
 
@@ -97,6 +107,9 @@ class TokenEvent:
         finish_reason: Why the request ended, or None while it goes on.
         error: What went wrong where the reason is ``error``.
         timings: Set with the finish reason.
+        cached_tokens: Set with the first token: tokens of the prompt that were in the prefix cache.
+        prompt_logprobs: Set with the first token (or the end, if there is none) where the request asks
+            for them: one entry a token of the prompt, None for the first.
     """
 
     request_id: int
@@ -105,6 +118,8 @@ class TokenEvent:
     finish_reason: FinishReason | None = None
     error: str | None = None
     timings: Timings | None = None
+    cached_tokens: int | None = None
+    prompt_logprobs: list[Logprobs | None] | None = None
 
 
 @dataclass(slots=True)

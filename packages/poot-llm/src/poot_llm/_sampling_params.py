@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from poot_core import RequestError
+from poot_llm._constraint import Constraint
 
 __all__ = ["SamplingParams"]
 
 _MOST_LOGPROBS = 20
 _MOST_STOPS = 64
+_MOST_BREAKERS = 64
+_MOST_BIASES = 1024
 _LEAST_REPETITION, _MOST_REPETITION = 0.01, 100.0  # beyond, logits leave float32
 
 
@@ -20,9 +23,9 @@ _LEAST_REPETITION, _MOST_REPETITION = 0.01, 100.0  # beyond, logits leave float3
 class SamplingParams:
     """How the next token is chosen and when a sequence ends.
 
-    The steps run in this order (the order of Hugging Face and vLLM): logit bias, minimum length,
-    repetition, frequency and presence penalty, temperature, top-k, top-p, min-p, typical-p. Each
-    filter sees the probabilities of the tokens that the one before it left, made to sum to 1.
+    The steps run in this order: constraint, logit bias, minimum length, repetition, frequency and
+    presence penalty, DRY, temperature, top-k, top-p, min-p, typical-p, XTC. Each filter sees the
+    probabilities of the tokens that the one before it left, made to sum to 1.
 
     Attributes:
         temperature: Divides the logits; 0 takes the most likely token.
@@ -35,6 +38,15 @@ class SamplingParams:
             prompt or answer (arXiv:1909.05858); from 0.01 to 100.
         frequency_penalty: Taken off a logit for each time its token stands in the answer.
         presence_penalty: Taken off a logit once when its token stands in the answer.
+        dry_multiplier: Strength of DRY ("don't repeat yourself"); 0 turns it off. A token that would
+            continue a repetition of n tokens loses ``dry_multiplier * dry_base ** (n -
+            dry_allowed_length)`` of its logit.
+        dry_base: Growth of the penalty with each further repeated token.
+        dry_allowed_length: Repetitions shorter than this are free.
+        dry_range: How many of the last tokens are searched; None searches prompt and answer.
+        dry_sequence_breakers: Texts over which no repetition is seen.
+        xtc_probability: How often XTC ("exclude top choices") acts at a position.
+        xtc_threshold: When it acts, all tokens at least so likely but the least of them are excluded.
         seed: Random key of the request; None draws one from the operating system.
         max_tokens: Most tokens of the answer; None goes on until the context is full.
         min_tokens: No end token, and no stop string, before this many tokens.
@@ -43,7 +55,10 @@ class SamplingParams:
         ignore_eos: Whether the model's own end tokens are tokens like any other.
         logprobs: How many most likely tokens to report at each position (0: the chosen one alone);
             None reports nothing. They are of the raw logits, before all steps above.
+        prompt_logprobs: The same for each token of the prompt but the first. ``max_tokens`` may be 0
+            then, which scores the prompt and generates nothing.
         logit_bias: Added to the logits of these tokens; -100 all but forbids one.
+        constraint: Shape that the answer must have, or None.
 
     Raises:
         RequestError: If a value is out of range; ``field`` names it.
@@ -61,6 +76,13 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_range: int | None = None
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
     seed: int | None = None
     max_tokens: int | None = None
     min_tokens: int = 0
@@ -68,7 +90,9 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         _number(self, "temperature", 0.0, None)
@@ -79,15 +103,24 @@ class SamplingParams:
         _number(self, "repetition_penalty", _LEAST_REPETITION, _MOST_REPETITION)
         _number(self, "frequency_penalty", -2.0, 2.0)
         _number(self, "presence_penalty", -2.0, 2.0)
+        _number(self, "dry_multiplier", 0.0, 100.0)
+        _number(self, "dry_base", 1.0, 100.0)
+        _whole(self, "dry_allowed_length", 1, None)
+        if self.dry_range is not None:
+            _whole(self, "dry_range", 0, None)
+        _number(self, "xtc_probability", 0.0, 1.0)
+        _number(self, "xtc_threshold", 0.0, 1.0)
         if self.seed is not None:
             _whole(self, "seed", -(2**63), 2**64 - 1)
         if self.max_tokens is not None:
-            _whole(self, "max_tokens", 1, None)
+            _whole(self, "max_tokens", 1 if self.prompt_logprobs is None else 0, None)
         _whole(self, "min_tokens", 0, self.max_tokens)
         if self.logprobs is not None:
             _whole(self, "logprobs", 0, _MOST_LOGPROBS)
-        stop = cast(Any, self.stop)
-        object.__setattr__(self, "stop", _texts("stop", (stop,) if isinstance(stop, str) else stop))
+        if self.prompt_logprobs is not None:
+            _whole(self, "prompt_logprobs", 0, _MOST_LOGPROBS)
+        for name, most in (("stop", _MOST_STOPS), ("dry_sequence_breakers", _MOST_BREAKERS)):
+            object.__setattr__(self, name, _texts(name, getattr(self, name), most))
         object.__setattr__(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
         object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
 
@@ -99,7 +132,13 @@ class SamplingParams:
     @property
     def is_unfiltered(self) -> bool:
         """Whether every token may be drawn."""
-        return self.top_k <= 0 and self.top_p == 1.0 and self.min_p == 0.0 and self.typical_p == 1.0
+        return (
+            self.top_k <= 0
+            and self.top_p == 1.0
+            and self.min_p == 0.0
+            and self.typical_p == 1.0
+            and self.xtc_probability == 0.0
+        )
 
     @property
     def has_penalties(self) -> bool:
@@ -136,10 +175,11 @@ def _whole(params: SamplingParams, name: str, low: int, high: int | None) -> Non
         raise _refuse(name, value, rule)
 
 
-def _texts(name: str, value: Any) -> tuple[str, ...]:
+def _texts(name: str, value: Any, most: int) -> tuple[str, ...]:
+    value = (value,) if isinstance(value, str) else value
     texts = tuple(cast(Iterable[Any], value or ()))
-    if len(texts) > _MOST_STOPS:
-        raise _refuse(name, f"{len(texts)} texts", f"at most {_MOST_STOPS} texts")
+    if len(texts) > most:
+        raise _refuse(name, f"{len(texts)} texts", f"at most {most} texts")
     for text in texts:
         if not isinstance(text, str) or not text:
             raise _refuse(name, text, "texts, none of them empty")
@@ -156,6 +196,8 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
 
 def _biases(value: Any) -> dict[int, float]:
     biases: dict[int, float] = {}
+    if len(value or ()) > _MOST_BIASES:
+        raise _refuse("logit_bias", f"{len(value)} tokens", f"at most {_MOST_BIASES} tokens")
     for token_id, bias in dict(cast(Mapping[Any, Any], value or {})).items():
         if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
             raise _refuse("logit_bias", token_id, "keyed by token ids")

@@ -12,11 +12,13 @@ import traceback
 from collections.abc import Iterable
 
 import msgspec
+import numpy as np
 
 from poot_core import PootError, RequestError
-from poot_llm import Driver, OpenOptions, Request, SamplingParams, TokenEvent, open_model
+from poot_llm import Driver, OpenOptions, Request, TokenEvent, open_model
 from poot_serve._frames import (
     Cancel,
+    EngineMetrics,
     EngineOptionsFrame,
     Failed,
     FrameBuffer,
@@ -78,8 +80,14 @@ class EngineLoop:
                 self._driver.cancel(request_id)
             return
         try:
-            params = SamplingParams(**frame.params)
-            request = Request(prompt_ids=frame.prompt_ids, params=params, choice=frame.choice)
+            request = Request(
+                prompt_ids=np.frombuffer(frame.prompt, np.int32).tolist(),
+                params=frame.params,
+                choice=frame.choice,
+                cache_salt=frame.cache_salt,
+                priority=frame.priority,
+                deadline_s=frame.deadline_s,
+            )
             request_id = self._driver.add(request)
         except RequestError as error:
             refusal = Refused(
@@ -87,7 +95,8 @@ class EngineLoop:
                 message=error.message,
                 status=error.status,
                 field=error.field,
-                code=getattr(error, "code", None),
+                code=error.code,
+                retry_after_s=getattr(error, "retry_after_s", None),
             )
             self._connection.sendall(encode_frame(refusal))
             return
@@ -98,11 +107,15 @@ class EngineLoop:
         events = [self._translate(event) for event in self._driver.step()]
         stats = self._driver.stats
         frame = Stepped(
+            keys=[],
+            token_ids=[],
             events=events,
-            running=stats.num_running,
-            waiting=stats.num_waiting,
-            free_blocks=stats.num_free_blocks,
-            num_blocks=stats.num_blocks,
+            metrics=EngineMetrics(
+                running=stats.num_running,
+                waiting=stats.num_waiting,
+                blocks_used=stats.num_blocks - stats.num_free_blocks,
+                blocks_total=stats.num_blocks,
+            ),
         )
         self._connection.sendall(encode_frame(frame))
 
@@ -112,7 +125,14 @@ class EngineLoop:
             del self._key_of[event.request_id]
             del self._id_of[key]
         return RowEvent(
-            key, event.token_ids, event.logprobs, event.finish_reason, event.error, event.timings
+            key,
+            event.token_ids,
+            event.logprobs,
+            event.finish_reason,
+            event.error,
+            event.timings,
+            event.cached_tokens,
+            event.prompt_logprobs,
         )
 
 
@@ -141,6 +161,12 @@ def serve(connection: socket.socket, options: EngineOptionsFrame) -> None:
             vocab_size=info.vocab_size,
             context_tokens=info.options.context_tokens,
             max_sequences=info.options.max_sequences,
+            max_step_tokens=info.options.max_step_tokens,
+            block_size=info.options.block_size,
+            num_blocks=info.options.num_blocks,
+            weight_bytes=info.weight_bytes,
+            state_bytes=info.state_bytes,
+            workspace_bytes=info.workspace_bytes,
         )
         connection.sendall(encode_frame(ready))
         driver = Driver(opened.engine, eos_token_ids=opened.eos_token_ids)

@@ -8,15 +8,18 @@ import logging
 import socket
 import sys
 from asyncio.subprocess import Process
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from time import monotonic
 
 import msgspec
+import numpy as np
 
 from poot_core import DeviceError, PootError, RequestError
-from poot_llm import ContextLengthError, SamplingParams
+from poot_llm import ContextLengthError, OverloadedError, SamplingParams
 from poot_serve._frames import (
     Cancel,
+    EngineMetrics,
     EngineOptionsFrame,
     Failed,
     FrameBuffer,
@@ -48,28 +51,35 @@ class EngineState:
     Attributes:
         ready: Facts of the open engine, or None while it loads.
         stage: What it does while it loads.
+        done: Part of the stage that is done, or None where nobody knows.
+        total: All of the stage.
         failure: Why it cannot be opened; it is not tried again then.
         restarts: Restarts after it had been ready.
-        running: Sequences with blocks.
-        waiting: Sequences in the queue.
-        free_blocks: KV blocks that nobody holds.
-        num_blocks: KV blocks of the pool.
+        cancelled: Sequences that the server cancelled, since the server's start.
+        lost: Sequences that ended with an engine, since the server's start.
+        metrics: Gauges and counters of the engine process; counters begin anew with a restart.
     """
 
     ready: Ready | None = None
     stage: str = "starting"
+    done: int | None = None
+    total: int | None = None
     failure: str | None = None
     restarts: int = 0
-    running: int = 0
-    waiting: int = 0
-    free_blocks: int = 0
-    num_blocks: int = 0
+    cancelled: int = 0
+    lost: int = 0
+    metrics: EngineMetrics = field(default_factory=EngineMetrics)
 
 
 class Ticket:
-    """One sequence under way in the engine: an asynchronous stream of its events."""
+    """One sequence under way in the engine: an asynchronous stream of its events.
 
-    def __init__(self, engine: EngineProcess, key: int) -> None:
+    Attributes:
+        waiting_tokens: Prompt tokens that are not computed yet.
+    """
+
+    def __init__(self, engine: EngineProcess, key: int, prompt_tokens: int) -> None:
+        self.waiting_tokens = prompt_tokens  # until the first event
         self._engine = engine
         self._key = key
         self._events: asyncio.Queue[RowEvent | PootError] = asyncio.Queue()
@@ -83,7 +93,8 @@ class Ticket:
         """Return the next event.
 
         Raises:
-            RequestError: If the engine refused the sequence.
+            RequestError: If the engine refused the sequence, or its time is up (status 504, code
+                ``deadline_exceeded``).
             DeviceError: If the engine died with it.
         """
         event = await self._events.get()
@@ -91,6 +102,10 @@ class Ticket:
             self._is_done = True
             raise event
         self._is_done = event.finish_reason is not None
+        if event.finish_reason == "deadline":
+            error = RequestError("the time of this request is up", status=504)
+            error.code = "deadline_exceeded"
+            raise error
         return event
 
     def close(self) -> None:
@@ -107,6 +122,8 @@ class EngineProcess:
         options: What it opens.
         step_deadline_s: Longest silence while sequences are under way; the process is killed then.
         max_requests: Most sequences under way or waiting; more are refused with status 429.
+        max_waiting_tokens: Most prompt tokens that are under way and not computed yet; more are
+            refused, but for a prompt that is alone.
     """
 
     def __init__(
@@ -115,11 +132,13 @@ class EngineProcess:
         *,
         step_deadline_s: float = 300.0,
         max_requests: int = 256,
+        max_waiting_tokens: int = 1 << 18,
     ) -> None:
         self.state = EngineState()
         self._options = options
         self._step_deadline_s = step_deadline_s
         self._max_requests = max_requests
+        self._max_waiting_tokens = max_waiting_tokens
         self._tickets: dict[int, Ticket] = {}
         self._next_key = 0
         self._connection: socket.socket | None = None
@@ -149,34 +168,82 @@ class EngineProcess:
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
 
-    def submit(self, prompt_ids: list[int], params: SamplingParams, *, choice: int = 0) -> Ticket:
-        """Queue a sequence and return its ticket.
+    def check_room(self, num_sequences: int, prompt_tokens: int) -> None:
+        """Refuse what there is no room for, before any work is done for it.
+
+        Between this and the ``submit`` calls that it is for nothing may be awaited.
+
+        Args:
+            num_sequences: Sequences to come; n choices are n.
+            prompt_tokens: Tokens of their prompts in all.
 
         Raises:
-            RequestError: With status 503 while the engine is not ready, 429 when it is full; if a
-                number of the request does not fit into 64 bits.
-            ContextLengthError: If the prompt is longer than the context.
+            RequestError: With status 503 while the engine is not ready.
+            OverloadedError: With status 429 when it is full; carries ``retry_after_s``.
         """
         if self.state.ready is None:
-            raise RequestError(f"the engine is not ready: {self.state.stage}", status=503)
+            raise OverloadedError(
+                f"the engine is not ready: {self.state.stage}", status=503, retry_after_s=1.0
+            )
+        if len(self._tickets) + num_sequences > self._max_requests:
+            raise OverloadedError(
+                f"{len(self._tickets)} sequences are under way or waiting and {num_sequences} more "
+                f"were asked for; at most {self._max_requests} are taken; try again soon"
+            )
+        waiting = sum(ticket.waiting_tokens for ticket in self._tickets.values())
+        if self._tickets and waiting + prompt_tokens > self._max_waiting_tokens:
+            raise OverloadedError(
+                f"{waiting} prompt tokens wait and {prompt_tokens} more were sent; at most "
+                f"{self._max_waiting_tokens} are taken; try again soon"
+            )
+
+    def submit(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        choice: int = 0,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        deadline_s: float | None = None,
+    ) -> Ticket:
+        """Queue a sequence and return its ticket.
+
+        Args:
+            prompt_ids: Token ids as they go into the model.
+            params: How to sample.
+            choice: Which of several answers to one prompt this is.
+            cache_salt: Prefixes are shared only among requests of the same salt.
+            priority: Lower numbers are admitted first.
+            deadline_s: Seconds from now after which the sequence ends.
+
+        Raises:
+            OverloadedError: As ``check_room``.
+            RequestError: If a number of the request does not fit.
+            ContextLengthError: If the prompt is longer than the context.
+        """
+        self.check_room(1, len(prompt_ids))
+        assert self.state.ready is not None, "there is room"
         if len(prompt_ids) > self.state.ready.context_tokens:
             # The engine would say the same, after a frame of any length.
             raise ContextLengthError.of(len(prompt_ids), self.state.ready.context_tokens)
-        if len(self._tickets) >= self._max_requests:
-            raise RequestError(
-                f"{self._max_requests} requests are under way or waiting; try again soon",
-                status=429,
-            )
         key = self._next_key
-        values = {name: getattr(params, name) for name in params.__dataclass_fields__}
         try:
             frame = encode_frame(
-                Submit(key=key, prompt_ids=prompt_ids, choice=choice, params=values)
+                Submit(
+                    key=key,
+                    prompt=np.array(prompt_ids, "<i4").tobytes(),
+                    params=params,
+                    choice=choice,
+                    cache_salt=cache_salt,
+                    priority=priority,
+                    deadline_s=deadline_s,
+                )
             )
         except OverflowError as error:
-            raise RequestError("a number in the request does not fit into 64 bits") from error
+            raise RequestError("a token id or a number of the request is too large") from error
         self._next_key += 1
-        ticket = self._tickets[key] = Ticket(self, key)
+        ticket = self._tickets[key] = Ticket(self, key, len(prompt_ids))
         if len(self._tickets) == 1:
             self._last_frame_s = monotonic()
         self._outbox.put_nowait(frame)
@@ -185,6 +252,7 @@ class EngineProcess:
     def cancel(self, key: int) -> None:
         """Forget a sequence; called through ``Ticket.close``."""
         if self._tickets.pop(key, None) is not None:
+            self.state.cancelled += 1
             self._outbox.put_nowait(encode_frame(Cancel(key)))
 
     async def _run_once(self) -> None:
@@ -260,11 +328,10 @@ class EngineProcess:
             case Refused():
                 ticket = self._tickets.pop(frame.key, None)
                 if ticket is not None:
-                    error = RequestError(frame.message, status=frame.status, field=frame.field)
-                    error.code = frame.code
-                    ticket.put(error)
+                    ticket.put(_refusal(frame))
             case Loading():
                 self.state.stage = frame.stage
+                self.state.done, self.state.total = frame.done, frame.total
                 self._changed()
             case Ready():
                 self.state.ready = frame
@@ -277,19 +344,24 @@ class EngineProcess:
                     log.error("the engine failed: %s: %s", frame.kind, frame.message)
 
     def _handle_step(self, frame: Stepped) -> None:
-        state = self.state
-        state.running, state.waiting = frame.running, frame.waiting
-        state.free_blocks, state.num_blocks = frame.free_blocks, frame.num_blocks
+        self.state.metrics = frame.metrics
+        for key, token_id in zip(frame.keys, frame.token_ids, strict=True):
+            ticket = self._tickets.get(key)
+            if ticket is not None:
+                ticket.put(RowEvent(key, [token_id]))
         for event in frame.events:
             ticket = self._tickets.get(event.key)
             if ticket is None:
                 continue
+            ticket.waiting_tokens = 0
             if event.finish_reason is not None:
                 del self._tickets[event.key]
             ticket.put(event)
 
     def _fail_all(self) -> None:
         tickets, self._tickets = self._tickets, {}
+        self.state.lost += len(tickets)
+        self.state.metrics = EngineMetrics()
         for ticket in tickets.values():
             ticket.put(
                 DeviceError("the engine ended while this request was under way; send it again")
@@ -298,3 +370,16 @@ class EngineProcess:
     def _changed(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
+
+
+def _refusal(frame: Refused) -> RequestError:
+    if frame.retry_after_s is not None:
+        return OverloadedError(
+            frame.message,
+            status=frame.status,
+            field=frame.field,
+            retry_after_s=frame.retry_after_s,
+        )
+    error = RequestError(frame.message, status=frame.status, field=frame.field)
+    error.code = frame.code
+    return error

@@ -7,14 +7,14 @@ most one ``Stepped`` frame a step, for all rows together.
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import msgspec
 
-from poot_llm import FinishReason, Logprobs, Timings
+from poot_llm import FinishReason, Logprobs, SamplingParams, Timings
 
 __all__ = [
     "Cancel",
+    "EngineMetrics",
     "EngineOptionsFrame",
     "Failed",
     "FrameBuffer",
@@ -36,7 +36,21 @@ _LENGTH = struct.Struct("<I")
 
 
 class EngineOptionsFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine process opens; given on its command line as JSON."""
+    """What the engine process opens; given on its command line as JSON.
+
+    Attributes:
+        model: A path or a hub id.
+        backend: ``auto``, ``oracle`` or the name of an installed device.
+        precision: ``f32`` or ``auto``.
+        threads: Threads of a host team; None derives it from affinity and quota.
+        context: Longest sequence in tokens, or None for the default.
+        max_sequences: Most sequences in one step.
+        max_step_tokens: Most tokens in one step.
+        max_prefill_tokens: Most tokens of prompts in a step that also decodes, or None for the
+            driver's own bound.
+        kv_bytes: Size that the KV pool aims at, or None for a share of the free memory.
+        prefix_cache: Whether blocks of earlier prompts are shared.
+    """
 
     model: str
     backend: str = "auto"
@@ -44,15 +58,32 @@ class EngineOptionsFrame(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     context: int | None = None
     max_sequences: int = 32
+    max_step_tokens: int = 512
+    max_prefill_tokens: int | None = None
+    kv_bytes: int | None = None
+    prefix_cache: bool = True
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit", kw_only=True):
-    """Queue a sequence under a key that the server chose."""
+    """Queue a sequence under a key that the server chose.
+
+    Attributes:
+        key: Unique among the sequences under way.
+        prompt: Token ids, little-endian int32.
+        params: How to sample, the constraint included.
+        choice: Which of several answers to one prompt this is.
+        cache_salt: Prefixes are shared only among requests of the same salt.
+        priority: Lower numbers are admitted first.
+        deadline_s: Seconds from now after which the request ends with reason ``deadline``.
+    """
 
     key: int
-    prompt_ids: list[int]
-    choice: int
-    params: dict[str, Any]
+    prompt: bytes
+    params: SamplingParams
+    choice: int = 0
+    cache_salt: str | None = None
+    priority: int = 0
+    deadline_s: float | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -62,19 +93,51 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading"):
-    """What the engine does before it is ready."""
+    """What the engine does before it is ready.
+
+    Attributes:
+        stage: For a person to read.
+        done: Part of the stage that is done, in units of ``total``; None where nobody knows.
+        total: All of the stage.
+    """
 
     stage: str
+    done: int | None = None
+    total: int | None = None
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
-    """The engine takes requests."""
+    """The engine takes requests.
+
+    Attributes:
+        backend: Name of the device's kind.
+        device: What the device calls itself, and why it was chosen.
+        vocab_size: Width of a row of logits.
+        context_tokens: Longest sequence.
+        max_sequences: Most sequences in one step.
+        max_step_tokens: Most tokens in one step.
+        block_size: Tokens of a KV block.
+        num_blocks: KV blocks of the pool.
+        weight_bytes: Bytes of the weights on the device.
+        state_bytes: Bytes of the KV pool and other state.
+        workspace_bytes: Bytes of intermediates.
+        load_s: Seconds from the start of the process.
+        takes_constraints: Whether ``SamplingParams.constraint`` works with this model.
+    """
 
     backend: str
     device: str
     vocab_size: int
     context_tokens: int
     max_sequences: int
+    max_step_tokens: int = 0
+    block_size: int = 0
+    num_blocks: int = 0
+    weight_bytes: int = 0
+    state_bytes: int = 0
+    workspace_bytes: int = 0
+    load_s: float = 0.0
+    takes_constraints: bool = False
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -92,10 +155,23 @@ class Refused(msgspec.Struct, frozen=True, tag="refused", kw_only=True):
     status: int
     field: str | None
     code: str | None = None
+    retry_after_s: float | None = None
 
 
 class RowEvent(msgspec.Struct, frozen=True, array_like=True):
-    """What a step did for one sequence."""
+    """What a step did for one sequence.
+
+    Attributes:
+        key: The sequence.
+        token_ids: New tokens, an end token included.
+        logprobs: One entry a new token where asked for.
+        finish_reason: Why it ended, or None.
+        error: What went wrong, with reason ``error``.
+        timings: Set with the finish reason; ``cached_tokens`` is in it too.
+        cached_tokens: Set with the first token.
+        prompt_logprobs: Set with the first event where asked for: one entry a prompt token, None for
+            the first.
+    """
 
     key: int
     token_ids: list[int]
@@ -103,16 +179,68 @@ class RowEvent(msgspec.Struct, frozen=True, array_like=True):
     finish_reason: FinishReason | None = None
     error: str | None = None
     timings: Timings | None = None
+    cached_tokens: int | None = None
+    prompt_logprobs: list[Logprobs | None] | None = None
+
+
+class EngineMetrics(msgspec.Struct, frozen=True, array_like=True):
+    """Gauges of now and counters since the engine process started.
+
+    Attributes:
+        running: Sequences with blocks.
+        waiting: Sequences in the queue.
+        waiting_tokens: Prompt tokens of running and waiting sequences that are not computed yet.
+        blocks_used: KV blocks that sequences hold.
+        blocks_cached: KV blocks that nobody holds but whose content may be used again.
+        blocks_total: KV blocks of the pool.
+        batch_rows: Rows of the last step.
+        batch_tokens: Tokens of the last step.
+        steps: Steps so far.
+        step_s: Seconds in steps so far, the device's share included.
+        device_s: Seconds in the device's share of the steps.
+        prompt_tokens: Prompt tokens of sequences that were admitted.
+        output_tokens: Tokens generated.
+        prefix_query_tokens: Prompt tokens looked up in the prefix cache.
+        prefix_hit_tokens: Prompt tokens found there.
+        preemptions: Sequences put back for want of blocks.
+        deadlines: Sequences whose time was up.
+        faults: Sequences that a step failed.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    waiting_tokens: int = 0
+    blocks_used: int = 0
+    blocks_cached: int = 0
+    blocks_total: int = 0
+    batch_rows: int = 0
+    batch_tokens: int = 0
+    steps: int = 0
+    step_s: float = 0.0
+    device_s: float = 0.0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    preemptions: int = 0
+    deadlines: int = 0
+    faults: int = 0
 
 
 class Stepped(msgspec.Struct, frozen=True, tag="stepped", kw_only=True):
-    """One step is done."""
+    """One step is done, or something else happened that moves the metrics.
 
+    Attributes:
+        keys: Sequences that got one token and nothing else.
+        token_ids: Their tokens.
+        events: All other sequences that the step did something for.
+        metrics: Gauges and counters after the step.
+    """
+
+    keys: list[int]
+    token_ids: list[int]
     events: list[RowEvent]
-    running: int
-    waiting: int
-    free_blocks: int
-    num_blocks: int
+    metrics: EngineMetrics
 
 
 ToEngine = Submit | Cancel
