@@ -19,6 +19,7 @@ _KNOWN = {
     "POOT_KERNEL_CACHE": "0, off or false keeps compiled kernels in a per-process directory",
     "POOT_KERNEL_CACHE_DIR": "directory of the kernel cache",
     "POOT_MODELS_DIR": "directory that holds the checkpoints of the tests",
+    "POOT_REQUIRE_DEVICES": "1 makes an absent device fail a test instead of skipping it",
     "POOT_REQUIRE_MODELS": "1 makes a missing checkpoint fail a test instead of skipping it",
     "POOT_THREADS": "threads of the host CPU team",
 }
@@ -35,6 +36,7 @@ class Settings:
         hide_devices: Whether every device but the host CPU is to look absent.
         kernel_cache_dir: Root of the on-disk kernel cache, or None for a per-process directory.
         models_dir: Where tests find checkpoints.
+        require_devices: Whether an absent device is a failure of the test that needs it.
         require_models: Whether a missing checkpoint is a failure.
         threads: Team size, or None to derive it from affinity and quota.
     """
@@ -45,6 +47,7 @@ class Settings:
     hide_devices: bool = False
     kernel_cache_dir: Path | None = None
     models_dir: Path | None = None
+    require_devices: bool = False
     require_models: bool = False
     threads: int | None = None
 
@@ -72,6 +75,7 @@ class Settings:
             hide_devices=_flag(env, "POOT_HIDE_DEVICES", default=False),
             kernel_cache_dir=_cache_dir(env),
             models_dir=Path(models).expanduser() if models else None,
+            require_devices=_flag(env, "POOT_REQUIRE_DEVICES", default=False),
             require_models=_flag(env, "POOT_REQUIRE_MODELS", default=False),
             threads=_positive(env, "POOT_THREADS"),
         )
@@ -79,7 +83,7 @@ class Settings:
 
 def _refuse_unknown(name: str) -> None:
     # A program of the workspace's own (benchmarks, acceptance) may keep further variables.
-    if name in {"POOT_LLAMA_BENCH", "POOT_LLAMA_SERVER"}:
+    if name in {"POOT_ALLOW_NO_NPU_SHELL", "POOT_LLAMA_BENCH", "POOT_LLAMA_SERVER"}:
         return
     known = ", ".join(sorted(_KNOWN))
     raise SettingsError(f"{name} is no variable of poot; known are {known}", name=name)

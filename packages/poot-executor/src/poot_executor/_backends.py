@@ -104,12 +104,18 @@ def open_backend(name: str, settings: Settings, threads: int | None = None) -> O
 
 
 def _open(point: EntryPoint, settings: Settings, threads: int | None) -> Device:
+    _refuse_hidden(point.name, settings)
     try:
         opener: Any = point.load()
     except ImportError as error:
         raise DeviceError(f"backend {point.name!r} cannot be imported: {error}") from error
     function: _Open = opener
     return function(settings, threads)
+
+
+def _refuse_hidden(name: str, settings: Settings) -> None:
+    if settings.hide_devices and name != "cpu":
+        raise DeviceError(f"backend {name!r} is hidden by POOT_HIDE_DEVICES=1; unset it to open one")
 
 
 def list_backends(settings: Settings) -> tuple[Backend, ...]:
