@@ -62,7 +62,11 @@ class DeviceCaps:
         num_workers: Threads (host) or multiprocessors that run workgroups at once.
         shared_bytes: Workgroup memory; on the host, the L2 cache of one core.
         memory_bytes: Memory that the device can allocate in all.
-        max_workgroup: Most invocations of one workgroup; 1 on the host.
+        max_workgroup: Most invocations of one workgroup; 1 on the host. Above 1 kernels take GPU
+            schedules.
+        max_binding_bytes: Most bytes that a kernel can address through one argument, or None.
+        may_contract: Whether the driver may turn a product and a sum into a fused multiply-add
+            although it was not asked to.
     """
 
     name: str
@@ -72,3 +76,5 @@ class DeviceCaps:
     shared_bytes: int
     memory_bytes: int
     max_workgroup: int = 1
+    max_binding_bytes: int | None = None
+    may_contract: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from poot_core import DeviceCaps, Target, UnsupportedError
+from poot_core import DeviceCaps, Target
 from poot_executor._kernel_table import KernelRecord, KernelTable
 from poot_executor._program import Program
 from poot_kernelgen import PackRequest, Request
@@ -51,7 +51,7 @@ def build_kernels(
                     scratch=str(kernel.scratch_bytes),
                 )
             )
-    objects = _compile(functions, target, service)
+    objects = _compile(functions, target, caps, service)
     return KernelTable(
         kernels=tuple(records),
         entries=tuple(x.entries for x in objects),
@@ -65,9 +65,9 @@ def build_kernels(
     )
 
 
-def _compile(functions: Sequence[Any], target: Target, service: CompileService) -> list[Any]:
-    import poot_kernel
+def _compile(
+    functions: Sequence[Any], target: Target, caps: DeviceCaps, service: CompileService
+) -> list[Any]:
+    from poot_kernel import compile_kernels
 
-    if not hasattr(poot_kernel, "compile_kernels"):
-        raise UnsupportedError(f"poot-kernel has no code generator for {target}")
-    return list(poot_kernel.compile_kernels(functions, target, service))
+    return list(compile_kernels(functions, target, service, caps))

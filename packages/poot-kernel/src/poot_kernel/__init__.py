@@ -47,7 +47,8 @@ from poot_kernel.ir import (
 )
 
 if TYPE_CHECKING:
-    from poot_kernel.targets.host import compile_kernels, lower_host, scratch_size
+    from poot_kernel.targets.build import compile_kernels
+    from poot_kernel.targets.host import lower_host, scratch_size
 
 __all__ = [
     "BOOLEAN",
@@ -94,13 +95,17 @@ __all__ = [
     "verify_kernel",
 ]
 
-_HOST = frozenset({"compile_kernels", "lower_host", "scratch_size"})
+_LATE = {
+    "compile_kernels": "poot_kernel.targets.build",
+    "lower_host": "poot_kernel.targets.host",
+    "scratch_size": "poot_kernel.targets.host",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import the code generator when it is first asked for: a warm start never does."""
-    if name in _HOST:
-        from poot_kernel.targets import host
+    if name in _LATE:
+        from importlib import import_module
 
-        return getattr(host, name)
+        return getattr(import_module(_LATE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -144,11 +144,14 @@ class WeightLayout:
 
     Attributes:
         source: Stored type: a dtype name (``f32``, ``f16``, ``bf16``) or a packed format's name.
-        interleave: Weight rows that are stored side by side (SIMD lanes); N is padded to it.
+        interleave: Weight rows of a group; N is padded to it, gated pairs alternate by it.
+        order: ``lanes``: the rows of a group stand side by side, k after k, for a host's vectors.
+            ``rows``: rows stand one after the other, each a few planes, for GPUs.
     """
 
     source: str
     interleave: int = 16
+    order: Literal["lanes", "rows"] = "lanes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from poot_core import Target
 __all__ = ["CompileKind", "CompileRequest", "CompiledObject"]
 
 CompileKind = Literal[
-    "llvm-host-object", "llvm-nvptx", "llvm-amdgcn-object", "llvm-amdgcn-assembly"
+    "llvm-host-object", "llvm-nvptx", "llvm-amdgcn-object", "llvm-amdgcn-assembly", "gpu-package"
 ]
 
 
@@ -23,7 +23,8 @@ class CompileRequest:
     Attributes:
         kind: ``llvm-host-object`` (ELF64 relocatable object without undefined symbols),
             ``llvm-nvptx`` (PTX text), ``llvm-amdgcn-object`` (ELF64 relocatable object) or
-            ``llvm-amdgcn-assembly`` (the same code as text).
+            ``llvm-amdgcn-assembly`` (the same code as text). ``gpu-package`` is made without the
+            service: a ``KernelPackage``, encoded.
         ir: Textual LLVM IR, or a function that returns it, called on a cache miss alone.
         target: What to compile for; features are LLVM's names.
         entries: Names of the functions that the caller will use.
