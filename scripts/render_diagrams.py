@@ -1,4 +1,4 @@
-"""Render website/diagrams/*.svg to byte-reproducible PNGs and index.json, or check that they are current.
+"""Render website/diagrams/*.svg to byte-reproducible PNGs and index.json, or check them.
 
     python scripts/render_diagrams.py [--only a,b] [--out DIR] [--publish-dir DIR] [--check]
     python scripts/render_diagrams.py self-test
