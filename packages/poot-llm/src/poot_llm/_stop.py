@@ -10,6 +10,10 @@ __all__ = ["StopMatcher"]
 class StopMatcher:
     """Cuts a stream of text at the stop string that is complete first, however the stream is cut.
 
+    Attributes:
+        is_stopped: Whether a stop string came.
+        matched: The stop string that came, or None.
+
     >>> matcher = StopMatcher(["END"])
     >>> matcher.push("the E"), matcher.push("N"), matcher.push("emy END of"), matcher.is_stopped
     ('the ', '', 'ENemy ', True)
@@ -20,6 +24,7 @@ class StopMatcher:
         self._longest = max(map(len, self._stops), default=0)
         self._held = ""
         self.is_stopped = False
+        self.matched: str | None = None
 
     def push(self, text: str) -> str:
         """Return the text that certainly stands before any stop string."""
@@ -28,8 +33,9 @@ class StopMatcher:
         if not self._stops:
             return text
         text = self._held + text
-        cut = self._first_match(text)
-        if cut is not None:
+        found = self._first_match(text)
+        if found is not None:
+            cut, self.matched = found
             self.is_stopped = True
             self._held = ""
             return text[:cut]
@@ -42,14 +48,17 @@ class StopMatcher:
         held, self._held = self._held, ""
         return held
 
-    def _first_match(self, text: str) -> int | None:
-        """Return where the match with the lowest end starts, the longest of several."""
-        best: tuple[int, int] | None = None
-        for stop in self._stops:
-            start = text.find(stop)
-            if start >= 0 and (best is None or (start + len(stop), start) < best):
-                best = (start + len(stop), start)
-        return None if best is None else best[1]
+    def _first_match(self, text: str) -> tuple[int, str] | None:
+        """Return where the match with the lowest end starts and what it is, the longest of several."""
+        found = [
+            (start + len(stop), start, stop)
+            for stop in self._stops
+            if (start := text.find(stop)) >= 0
+        ]
+        if not found:
+            return None
+        _, start, stop = min(found)
+        return start, stop
 
     def _possible_start(self, text: str) -> int:
         """Return the length of the longest end of the text that begins a stop string."""
