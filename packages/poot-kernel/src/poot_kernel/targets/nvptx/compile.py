@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from poot_core import DeviceCaps, Target
+from poot_kernel.compile import CompileService, KernelPackage, PackagedMap
 from poot_kernel.ir.core import KernelFunction
+from poot_kernel.ir.types import ArrayType
 from poot_kernel.targets.common.lower import (
     DeviceKernel,
     default_threads,
@@ -13,16 +16,23 @@ from poot_kernel.targets.common.lower import (
 )
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import FragmentProducts
-from poot_kernel.targets.nvptx.machine import PtxMachine
+from poot_kernel.targets.nvptx.machine import PtxMachine, capability_of
 from poot_kernel.targets.nvptx.warpgroup import (
     WarpgroupProducts,
     suits_warpgroups,
     warpgroup_rows,
 )
 
-__all__ = ["compile_ptx"]
+__all__ = ["compile_ptx", "package_kernels"]
 
-PTX_VERSION = "8.4"
+
+def _version(capability: int) -> str:
+    """Return the oldest PTX version that has what is used: old drivers refuse newer text."""
+    if capability >= 120:
+        return "8.7"
+    if capability >= 100:
+        return "8.6"
+    return "8.0" if capability >= 90 else "7.1" if capability >= 80 else "6.5"
 
 
 def compile_ptx(
@@ -44,7 +54,7 @@ def compile_ptx(
     Raises:
         UnsupportedError: If the kernel uses what GPU targets do not lower yet.
     """
-    machine = PtxMachine()
+    machine = PtxMachine(arch)
     known = multiples or {}
     is_specialised = arch == "sm_90a" and threads is None and suits_warpgroups(kernel, known)
     products = WarpgroupProducts() if is_specialised else FragmentProducts()
@@ -61,15 +71,22 @@ def compile_ptx(
             if kind == "pointer":
                 found = machine.result("cvta.to.global.u64", dtype, found)
         arguments.append(found)
+    overlaps = machine.capability >= 90
+    if overlaps:
+        # The next kernel may take the free places of this one's last wave; all wait for the writes
+        # of those before them, so that order reaches over more than one.
+        machine.line("griddepcontrol.launch_dependents")
+        machine.line("griddepcontrol.wait")
     low = lower_kernel(kernel, machine, products, arguments, threads=count, multiples=known)
     maps = tuple(products.tensor_maps) if isinstance(products, WarpgroupProducts) else ()
     parameters += [f"\t.param .align 64 .b8 map{number}[128]" for number in range(len(maps))]
     launched = count + 128 if is_specialised else count  # the loading warp's group
     lines = [
-        f".version {PTX_VERSION}",
+        f".version {_version(machine.capability)}",
         f".target {arch}",
         ".address_size 64",
         ".extern .shared .align 1024 .b8 shared_block[];",
+        *machine.tables,
         f".visible .entry {kernel.name}(",
         ",\n".join(parameters),
         f")\n.maxntid {launched}, 1, 1",
@@ -88,3 +105,55 @@ def compile_ptx(
         shared_bytes=low.shared_bytes, parameters=names, tensor_maps=maps,
         is_persistent=is_specialised,
     )  # fmt: skip
+
+
+def package_kernels(
+    functions: Sequence[KernelFunction],
+    target: Target,
+    caps: DeviceCaps,
+    service: CompileService,
+) -> list[KernelPackage]:
+    """Return packages of PTX, in order.
+
+    Args:
+        functions: Verified kernels.
+        target: A ``ptx`` target.
+        caps: Facts of the device.
+        service: Of no use: PTX is written without LLVM.
+
+    Raises:
+        UnsupportedError: If a kernel uses what is not lowered for GPUs.
+    """
+    del caps, service
+    return [_package(function, target.arch) for function in functions]
+
+
+def _package(function: KernelFunction, arch: str) -> KernelPackage:
+    built = compile_ptx(function, arch=arch, multiples=promised(function))
+    assert isinstance(built.code, str)
+    return KernelPackage(
+        name=built.name,
+        code=built.code.encode(),
+        threads=built.threads,
+        shared_bytes=built.shared_bytes,
+        parameters=tuple(
+            (value.name, kind)
+            for value, kind in zip(function.parameters, built.parameters, strict=True)
+        ),
+        grid=tuple(map(str, function.grid)),
+        tensor_maps=tuple(
+            PackagedMap(parameter=m.parameter, shape=tuple(map(str, m.shape)), box=m.box)
+            for m in built.tensor_maps
+        ),
+        is_persistent=built.is_persistent,
+        is_overlapping=capability_of(arch) >= 90,
+    )
+
+
+def promised(function: KernelFunction) -> dict[str, int]:
+    """Return what a kernel's own types promise: arrays are aligned."""
+    return {
+        value.name: value.type.alignment
+        for value in function.parameters
+        if isinstance(value.type, ArrayType) and value.type.alignment
+    }

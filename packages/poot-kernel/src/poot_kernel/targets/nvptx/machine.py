@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
-from poot_core import DType, bf16, boolean, dtype_by_name, f16, f32, i32, u32
+from poot_core import DType, bf16, boolean, dtype_by_name, f16, f32, i32, u32, u64
 from poot_kernel.targets.common.fragments import Fragment
 from poot_kernel.targets.common.lowering import Lowering
 from poot_kernel.targets.common.machine import Register, SpaceName, kind_of
@@ -14,7 +14,7 @@ from poot_kernel.targets.common.products import Atom, AtomMachine, dot_atoms
 from poot_kernel.targets.common.tiles import FragmentTile, MemoryTile
 from poot_kernel.targets.nvptx.atoms import ATOMS, matrix_load
 
-__all__ = ["PtxMachine"]
+__all__ = ["PtxMachine", "capability_of"]
 
 _CLASS = {
     "boolean": ("p", "pred"),
@@ -35,14 +35,31 @@ def _suffix(dtype: DType) -> str:
     return ("s" if dtype.kind == "int" else "u") + ("64" if kind == "long" else "32")
 
 
+# Most shared memory of a workgroup, where it differs from its generation's.
+SHARED_LIMITS = {
+    80: 163 * 1024, 87: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, 101: 227 * 1024, 103: 227 * 1024,
+}  # fmt: skip
+
+
+def capability_of(arch: str) -> int:
+    """Return an architecture's number.
+
+    >>> capability_of("sm_90a")
+    90
+    """
+    return int(arch.removeprefix("sm_").rstrip("af"))
+
+
 class PtxMachine(AtomMachine):
     """Emits PTX; its shared memory is one block named ``shared_block``."""
 
-    has_async_copy = True
-    shared_limit = 227 * 1024
-    atoms = (*ATOMS, *dot_atoms(32))
-
-    def __init__(self) -> None:
+    def __init__(self, arch: str = "sm_90a") -> None:
+        self.capability = capability_of(arch)
+        ampere = self.capability >= 80
+        self.has_async_copy = ampere
+        self.shared_limit = SHARED_LIMITS.get(self.capability, 99 * 1024 if ampere else 64 * 1024)
+        self.atoms = (*ATOMS, *dot_atoms(32)) if ampere else dot_atoms(32)
+        self.tables: list[str] = []
         self.entry: list[str] = []
         self.body: list[str] = []
         self._lines = self.body
@@ -188,9 +205,20 @@ class PtxMachine(AtomMachine):
         if x.dtype is f16:
             self.line(f"cvt.u16.u32 {half}, {x.code}")
             return self.result("cvt.f32.f16", f32, half)
+        if dtype is bf16 and self.capability < 80:
+            return self._rounded(x)
         self.line(f"cvt.rn.{dtype.name}.f32 {half}, {x.code}")
         word = self.result("cvt.u32.u16", dtype, half)
         return Register(word.code, dtype, wide=x)
+
+    def _rounded(self, x: Register) -> Register:
+        """Return an f32 as bf16 by integers: to nearest even, a NaN stays one."""
+        bits = self.reinterpret(x, u32)
+        odd = self.binary("and", self.result("shr.u32", u32, bits, 16), self.constant(1, u32))
+        carried = self.result("add.u32", u32, self.result("add.u32", u32, bits, odd), 0x7FFF)
+        quiet = self.result("or.b32", u32, bits, 0x400000)
+        chosen = self.select(self.compare("ne", x, x), quiet, carried)
+        return Register(self.result("shr.u32", bf16, chosen, 16).code, bf16)
 
     def reinterpret(self, x: Register, dtype: DType) -> Register:
         """Return the same bits."""
@@ -200,7 +228,7 @@ class PtxMachine(AtomMachine):
 
     def pack_halves(self, low: Register, high: Register) -> Register:
         """Return two 16-bit floats in a word."""
-        if low.wide is not None and high.wide is not None:
+        if low.wide is not None and high.wide is not None and self.capability >= 80:
             return self.result(f"cvt.rn.{low.dtype.name}x2.f32", u32, high.wide, low.wide)
         return self.result("prmt.b32", u32, low, high, "0x5410")
 
@@ -264,6 +292,30 @@ class PtxMachine(AtomMachine):
     def shuffle_xor(self, x: Register, mask: int) -> Register:
         """Exchange among lanes."""
         return self.result("shfl.sync.bfly.b32", x.dtype, self._held(x), mask, 31, -1)
+
+    def shuffle(self, x: Register, lane: Register) -> Register:
+        """Return x of another lane."""
+        return self.result("shfl.sync.idx.b32", x.dtype, self._held(x), lane, 31, -1)
+
+    def atomic(self, kind: str, space: SpaceName, address: Register, value: Register) -> Register:
+        """Combine relaxed; return the old value."""
+        form = "b32" if kind in ("and", "or", "xor") else _suffix(value.dtype)
+        scope = "gpu" if space == "global" else "cta"
+        opcode = f"atom.relaxed.{scope}.{space}.{kind}.{form}"
+        return self.result(opcode, value.dtype, f"[{address.code}]", self._held(value))
+
+    def table(self, words: Sequence[int]) -> Register:
+        """Return where read-only words lie that the module holds."""
+        name = f"table{len(self.tables)}"
+        text = ", ".join(str(word & 0xFFFFFFFF) for word in words)
+        self.tables.append(f".visible .global .align 16 .b32 {name}[{len(words)}] = {{{text}}};")
+        with self.at_entry():
+            return self.result("mov.u64", u64, name)
+
+    def table_word(self, table: Register, index: Register) -> Register:
+        """Return a word of a table."""
+        address = self.result("mad.wide.u32", u64, index, 4, table)
+        return self.result("ld.global.nc.b32", u32, f"[{address.code}]")
 
     def async_copy(
         self, destination: Register, offset: int, source: Register, valid: Register | None

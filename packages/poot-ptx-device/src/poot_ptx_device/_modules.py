@@ -1,0 +1,146 @@
+"""Kernels in the driver: PTX is linked into a cubin once, cached on disk, and loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from poot_core import CompileError
+from poot_kernel.compile import KernelCache, KernelPackage
+from poot_ptx_device._driver import Driver, DriverError
+
+__all__ = ["ModuleLoader", "PtxKernel"]
+
+_LOG_BYTES = 16384
+_STATIC_SHARED = 48 * 1024  # a kernel that wants more has to say so
+_NO_LINKER = {"CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_JIT_COMPILER_NOT_FOUND", "ABSENT"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PtxKernel:
+    """A loaded kernel; implements ``poot_executor.KernelHandle``.
+
+    Attributes:
+        entry: Name of the function.
+        function: The driver's handle.
+        package: What a launch must know.
+    """
+
+    entry: str
+    function: Any = field(repr=False)
+    package: KernelPackage = field(repr=False)
+
+
+class ModuleLoader:
+    """Turns packaged PTX into loaded kernels.
+
+    Args:
+        driver: The driver; its context is current.
+        cache: Where cubins are kept.
+        context: Made current in threads that link.
+        arch: Architecture of the device, such as ``sm_90a``.
+        version: The driver's version; cubins of another are not taken.
+    """
+
+    def __init__(
+        self, driver: Driver, cache: KernelCache, context: Any, arch: str, version: int
+    ) -> None:
+        self._driver, self._cache, self._context = driver, cache, context
+        self._arch, self._version = arch, version
+        self._modules: list[Any] = []
+        self.num_linked = 0
+
+    def load(self, packages: Sequence[KernelPackage]) -> list[PtxKernel]:
+        """Return the kernels of packages, linking in parallel what the cache lacks.
+
+        Raises:
+            CompileError: If the driver refuses a kernel; its PTX is kept.
+        """
+        keys = [self._key(package) for package in packages]
+        cached = [self._cache.get("cubin", key) for key in keys]
+        missing = [i for i, cubin in enumerate(cached) if cubin is None]
+        images: list[bytes | None] = list(cached)
+        workers = min(len(missing), len(os.sched_getaffinity(0)) if missing else 1)
+        if workers > 1:
+            with ThreadPoolExecutor(workers, "poot-link") as pool:
+                found = list(pool.map(lambda i: self._link(packages[i]), missing))
+        else:
+            found = [self._link(packages[i]) for i in missing]
+        for i, cubin in zip(missing, found, strict=True):
+            images[i] = cubin
+            if cubin is not None:
+                self._cache.put("cubin", keys[i], cubin)
+        return [self._load(p, image) for p, image in zip(packages, images, strict=True)]
+
+    def _key(self, package: KernelPackage) -> str:
+        parts = (self._arch, str(self._version), package.name)
+        return hashlib.sha256("\0".join(parts).encode() + b"\0" + package.code).hexdigest()
+
+    def _link(self, package: KernelPackage) -> bytes | None:
+        """Return the cubin, or None where the driver has no linker: it then compiles on load."""
+        driver, option = self._driver, self._driver.binding.CUjit_option
+        driver.call("cuCtxSetCurrent", self._context)
+        log = bytes(_LOG_BYTES)
+        options = [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+        kind = driver.binding.CUjitInputType.CU_JIT_INPUT_PTX
+        source = package.code + b"\0"
+        try:
+            state = driver.call("cuLinkCreate", len(options), options, [log, len(log)])
+            try:
+                name = package.name.encode()
+                driver.call("cuLinkAddData", state, kind, source, len(source), name, 0, [], [])
+                address, size = driver.call("cuLinkComplete", state)
+                self.num_linked += 1
+                return ctypes.string_at(int(address), int(size))
+            finally:
+                driver.call("cuLinkDestroy", state)
+        except DriverError as error:
+            if error.code in _NO_LINKER:
+                return None
+            raise self._refused(package, error, log) from error
+
+    def _load(self, package: KernelPackage, image: bytes | None) -> PtxKernel:
+        driver = self._driver
+        try:
+            try:
+                module = driver.call("cuModuleLoadData", image or package.code + b"\0")
+            except DriverError:
+                if image is None or driver.lost:
+                    raise
+                # A cubin that this driver does not take (a corrupt entry that kept its checksum).
+                image = self._link(package)
+                module = driver.call("cuModuleLoadData", image or package.code + b"\0")
+                if image is not None:
+                    self._cache.put("cubin", self._key(package), image)
+            self._modules.append(module)
+            function = driver.call("cuModuleGetFunction", module, package.name.encode())
+            if package.shared_bytes > _STATIC_SHARED:
+                limit = driver.binding.CUfunction_attribute
+                limit = limit.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                driver.call("cuFuncSetAttribute", function, limit, package.shared_bytes)
+        except DriverError as error:
+            raise self._refused(package, error, b"") from error
+        return PtxKernel(entry=package.name, function=function, package=package)
+
+    def _refused(self, package: KernelPackage, error: DriverError, log: bytes) -> CompileError:
+        text = package.code.decode(errors="replace")
+        path = self._cache.keep_failed(f"{package.name[:40]}-{self._key(package)[:12]}.ptx", text)
+        said = log.rstrip(b"\0").decode(errors="replace").strip()
+        where = "could not be kept" if path is None else f"is kept at {path}"
+        return CompileError(
+            f"the driver refuses kernel {package.name!r} for {self._arch} ({error.code})"
+            f"{': ' + said[:2000] if said else ''}; its PTX {where}",
+            target=f"ptx:{self._arch}",
+            path=None if path is None else str(path),
+        )
+
+    def close(self) -> None:
+        """Unload all modules."""
+        modules, self._modules = self._modules, []
+        for module in modules:
+            self._driver.call("cuModuleUnload", module)
