@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
-from poot_core import DType, UnsupportedError, bf16, boolean, f16, f32, i32, i64, u8, u32
+from poot_core import DType, UnsupportedError, bf16, boolean, f16, f32, i32, u32
 from poot_kernel.ir.core import Op
 from poot_kernel.targets.common.machine import Machine, Register
+from poot_kernel.targets.common.math import MATH_FUNCTIONS, math_function
 
 __all__ = ["Arithmetic"]
 
@@ -17,8 +19,8 @@ _BINARY = {
     "shl": "shl", "shr": "shr",
 }  # fmt: skip
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
-_UNARY = ("neg", "abs", "not", "exp2", "log2", "sqrt", "rsqrt", "sin", "cos", "floor", "ceil",
-          "trunc", "rint")  # fmt: skip
+_UNARY = ("neg", "abs", "not", "sqrt", "rsqrt", "floor", "ceil", "trunc", "rint")
+_APPROXIMATE = ("exp2", "log2")  # instructions of every machine
 _IDENTITY = {"add": 0, "sub": 0, "shl": 0, "shr": 0, "or": 0, "xor": 0, "mul": 1, "div": 1}
 
 
@@ -148,11 +150,17 @@ class Arithmetic:
             assert isinstance(value, int | float)
             return machine.constant(value, dtype)
         if name in _COMPARE:
-            return machine.compare(name, *self._wide(operands))
+            a, b = self._wide(operands)
+            if a.dtype is boolean:
+                return self._compare_booleans(name, a, b)
+            return machine.compare(name, a, b)
         if name == "select":
             return machine.select(operands[0], operands[1], operands[2])
         if name == "convert":
-            return self.convert(operands[0], dtype)
+            x = operands[0]
+            return (
+                self._saturated(x, dtype) if op.attributes["saturate"] else self.convert(x, dtype)
+            )
         if name == "bitcast":
             return machine.reinterpret(operands[0], dtype)
         if name == "assume_multiple":
@@ -165,34 +173,129 @@ class Arithmetic:
             return self.convert(machine.fma(a, b, c), dtype)
         if name in _BINARY:
             return self._binary(name, operands, dtype)
-        if name == "exp":
-            scaled = machine.binary(
-                "mul", self._wide(operands)[0], machine.constant(1 / math.log(2), f32)
-            )
-            return self.convert(machine.unary("exp2", scaled), dtype)
+        if name in MATH_FUNCTIONS:
+            return self.convert(self._function(name, self._wide(operands)), dtype)
+        if name in ("lut16", "count_ones", "dot2"):
+            return self._rare(op, operands, dtype)
         if name in _UNARY:
             return self._narrowed(machine.unary(name, self._wide(operands)[0]), dtype)
         raise UnsupportedError(
             f"{name!r} has no lowering for GPUs yet; lowered are {sorted(_BINARY)}, {_UNARY}"
         )
 
+    def _rare(self, op: Op, operands: list[Register], dtype: DType) -> Register:
+        if op.opcode == "dot2":
+            return self._dot2(operands, cast("DType", op.attributes["dtype"]))
+        if op.opcode == "count_ones":
+            return self._count_ones(operands[0], dtype)
+        return self._looked_up(operands[0], cast("tuple[int, ...]", op.attributes["table"]), dtype)
+
+    def _function(self, name: str, operands: list[Register]) -> Register:
+        machine = self.machine
+        if machine.is_approximate and name == "exp":
+            scaled = machine.binary("mul", operands[0], machine.constant(1 / math.log(2), f32))
+            return machine.unary("exp2", scaled)
+        if machine.is_approximate and name in _APPROXIMATE:
+            return machine.unary(name, operands[0])
+        return math_function(machine, name, *operands)
+
+    def _saturated(self, x: Register, dtype: DType) -> Register:
+        """Return x as an integer, clamped to its range; a NaN gives 0."""
+        machine = self.machine
+        (x,) = self._wide([x])
+        if not dtype.is_integer or x.dtype is boolean:
+            return self.convert(x, dtype)
+        signed = dtype.kind == "int"
+        low = -(1 << dtype.bits - 1) if signed else 0
+        high = (1 << dtype.bits - signed) - 1
+        if x.dtype is f32:
+            # The largest f32 that the type holds; what is beyond is chosen afterwards.
+            top = float(high) if dtype.bits < 24 else float(high + 1) * (1 - 2.0**-24)
+            inside = machine.binary("max", x, machine.constant(float(low), f32))
+            inside = machine.binary("min", inside, machine.constant(top, f32))
+            is_number = machine.compare("eq", x, x)
+            inside = machine.select(is_number, inside, machine.constant(0.0, f32))
+            found = self.convert(inside, dtype)
+            if dtype.bits < 24:
+                return found
+            beyond = machine.compare("gt", x, machine.constant(top, f32))
+            return machine.select(beyond, machine.constant(high, dtype), found)
+        source_signed = x.dtype.kind == "int"
+        if high < (1 << x.dtype.bits - source_signed) - 1:
+            x = machine.binary("min", x, machine.constant(high, x.dtype))
+        if source_signed and low > -(1 << x.dtype.bits - 1):
+            x = machine.binary("max", x, machine.constant(low, x.dtype))
+        return self.convert(x, dtype)
+
+    def _looked_up(self, index: Register, table: tuple[int, ...], dtype: DType) -> Register:
+        """Return table[index & 15] by halving: bits of the index choose among literals."""
+        machine = self.machine
+        wide = i32 if dtype.kind == "int" else u32
+        found = [machine.constant(value, wide) for value in table]
+        for bit in range(4):
+            part = self.integer("and", self.reinterpreted(index, u32), 1 << bit)
+            is_set = machine.compare("ne", part, machine.constant(0, u32))
+            found = [
+                machine.select(is_set, b, a) for a, b in zip(found[::2], found[1::2], strict=True)
+            ]
+        return machine.reinterpret(found[0], dtype)
+
+    def reinterpreted(self, x: Register, dtype: DType) -> Register:
+        """Return a word's bits as another dtype of words."""
+        return x if x.dtype is dtype else self.machine.reinterpret(x, dtype)
+
+    def _count_ones(self, x: Register, dtype: DType) -> Register:
+        def fold(x: Register, shift: int, mask: int) -> Register:
+            high = self.integer("and", self.integer("shr", x, shift), mask)
+            return self.integer("add", self.integer("and", x, mask), high)
+
+        if x.dtype.bits == 64:
+            raise UnsupportedError("'count_ones' of 64 bits has no lowering for GPUs")
+        mask = (1 << x.dtype.bits) - 1
+        word = self.integer("and", self.reinterpreted(x, u32), mask) if x.dtype.bits < 32 else (
+            self.reinterpreted(x, u32))  # fmt: skip
+        for shift, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F), (8, 0x00FF00FF),
+                            (16, 0x0000FFFF)):  # fmt: skip
+            word = fold(word, shift, mask)
+        return self.machine.reinterpret(word, dtype)
+
+    def _dot2(self, operands: list[Register], dtype: DType) -> Register:
+        """Return fma(low, fma(high, acc)): the order of ``pair_chain``."""
+        a, b, acc = operands
+        low, high = (
+            [self.machine.convert(half, f32) for half in halves]
+            for halves in zip(
+                *(self.unpack(self.reinterpreted(x, u32), dtype) for x in (a, b)), strict=True
+            )
+        )
+        return self.machine.fma(low[0], low[1], self.machine.fma(high[0], high[1], acc))
+
+    def _compare_booleans(self, name: str, a: Register, b: Register) -> Register:
+        if name in ("eq", "ne"):
+            differ = self.machine.binary("xor", a, b)
+            return differ if name == "ne" else self.machine.unary("not", differ)
+        wide = [self.machine.convert(x, u32) for x in (a, b)]
+        return self.machine.compare(name, *wide)
+
     def _binary(self, name: str, operands: list[Register], dtype: DType) -> Register:
         a, b = self._wide(operands)
-        if a.dtype.is_float or dtype is boolean:
+        if dtype is boolean:
+            return self.machine.binary({"min": "and", "max": "or"}.get(name, name), a, b)
+        if a.dtype.is_float:
             return self._narrowed(self.machine.binary(_BINARY[name], a, b), dtype)
-        if name in ("floordiv", "mod") and dtype.kind == "int" and not _is_positive(b):
-            raise UnsupportedError(f"{name!r} of signed integers needs a positive literal divisor")
         if name in ("floordiv", "mod") and dtype.kind == "int":
             return self._floor(name, a, b)
         return self._narrowed(self.integer(_BINARY[name], a, b), dtype)
 
     def _floor(self, name: str, a: Register, b: Register) -> Register:
         literal = b.literal
-        assert isinstance(literal, int)
-        if literal & (literal - 1) == 0:  # arithmetic shift and mask round down
+        if isinstance(literal, int) and literal > 0 and literal & (literal - 1) == 0:
+            # An arithmetic shift and a mask round down.
             if name == "mod":
                 return self.integer("and", a, literal - 1)
             return self.integer("shr", a, literal.bit_length() - 1)
+        if not _is_positive(b):
+            return self._floor_any(name, a, b)
         quotient = self.machine.binary("div", a, b)
         rest = self.machine.binary("sub", a, self.machine.binary("mul", quotient, b))
         zero, one = self.machine.constant(0, a.dtype), self.machine.constant(1, a.dtype)
@@ -201,6 +304,19 @@ class Arithmetic:
             return self.machine.select(below, self.machine.binary("add", rest, b), rest)
         lower = self.machine.binary("sub", quotient, one)
         return self.machine.select(below, lower, quotient)
+
+    def _floor_any(self, name: str, a: Register, b: Register) -> Register:
+        """Round down whatever the signs are."""
+        machine = self.machine
+        quotient = machine.binary("div", a, b)
+        rest = machine.binary("sub", a, machine.binary("mul", quotient, b))
+        zero = machine.constant(0, a.dtype)
+        signs = machine.compare("lt", machine.binary("xor", rest, b), zero)
+        is_off = machine.binary("and", machine.compare("ne", rest, zero), signs)
+        if name == "mod":
+            return machine.select(is_off, machine.binary("add", rest, b), rest)
+        lower = machine.binary("sub", quotient, machine.constant(1, a.dtype))
+        return machine.select(is_off, lower, quotient)
 
     def _wide(self, operands: list[Register]) -> list[Register]:
         return [self.convert(x, f32) if x.dtype in (bf16, f16) else x for x in operands]
@@ -213,11 +329,10 @@ class Arithmetic:
     def combine(self, kind: str, a: Register, b: Register) -> Register:
         """Return one step of a reduction."""
         name = {"sum": "add", "add": "add", "max": "max", "min": "min"}.get(kind, kind)
+        if a.dtype is boolean:
+            name = {"max": "or", "min": "and"}.get(name, name)
         return self.machine.binary(name, a, b)
 
 
 def _is_positive(x: Register) -> bool:
     return isinstance(x.literal, int) and x.literal > 0
-
-
-_ = (u8, i64)

@@ -218,6 +218,33 @@ class EagerMachine(AtomMachine):
         lanes = np.arange(self.threads) ^ mask
         return self.wrap(self.of(x)[lanes], x.dtype)
 
+    def shuffle(self, x: Register, lane: Register) -> Register:
+        """Exchange among lanes of a subgroup."""
+        first = np.arange(self.threads) // self.subgroup_size * self.subgroup_size
+        return self.wrap(self.of(x)[first + self.of(lane) % self.subgroup_size], x.dtype)
+
+    def atomic(self, kind: str, space: SpaceName, address: Register, value: Register) -> Register:
+        """Combine one invocation after the other."""
+        memory = self.heap if space == "global" else self.shared
+        places, held = self._bytes(space, address, 0, 4), self.of(value)
+        old = np.zeros(self.threads, held.dtype)
+        for number in np.flatnonzero(self.mask):
+            before = memory[places[number]].view(held.dtype)
+            old[number] = before[0]
+            combined = _FUNCTIONS[kind](before, held[number : number + 1])
+            memory[places[number]] = combined.astype(held.dtype).view(np.uint8)
+        return self.wrap(old, value.dtype)
+
+    def table(self, words: Sequence[int]) -> str:
+        """Keep the words."""
+        name = f"t{next(self._names)}"
+        self.values[name] = np.array(words, np.uint32)
+        return name
+
+    def table_word(self, table: str, index: Register) -> Register:
+        """Return each invocation's word."""
+        return self.wrap(self.values[table][np.where(self.mask, self.of(index), 0)], u32)
+
     # ---- control
 
     def variable(self, initial: Register) -> str:

@@ -1,20 +1,19 @@
-"""Lane-level operations: invocations, memory, dealing of indices, reductions among invocations."""
+"""Lane-level operations: invocations, memory, dealing of indices, vectors."""
 
 from __future__ import annotations
 
 from typing import cast
 
-from poot_core import DType, UnsupportedError, u32
+from poot_core import DType, UnsupportedError, boolean, u8, u32
 from poot_kernel.ir.core import Op
 from poot_kernel.ir.sizes import Size
 from poot_kernel.ir.types import SharedType, VectorType
 from poot_kernel.targets.common.control import Carried
 from poot_kernel.targets.common.copies import Pointer
-from poot_kernel.targets.common.fragments import log2
 from poot_kernel.targets.common.lowering import Handler, Lowering
 from poot_kernel.targets.common.machine import Register, SpaceName
 
-__all__ = ["LANE_HANDLERS"]
+__all__ = ["LANE_HANDLERS", "place_of"]
 
 
 def _query(low: Lowering, op: Op) -> None:
@@ -35,7 +34,7 @@ def _query(low: Lowering, op: Op) -> None:
     low.set(op.result, low.arithmetic.convert(found, low.dtype(op.result)))
 
 
-def _place(low: Lowering, op: Op) -> tuple[SpaceName, Register, DType, int]:
+def place_of(low: Lowering, op: Op) -> tuple[SpaceName, Register, DType, int]:
     """Return space, byte address, element type and the number of operands that addressed it."""
     memory = low.get(op.operands[0])
     ops = low.arithmetic
@@ -48,12 +47,29 @@ def _place(low: Lowering, op: Op) -> tuple[SpaceName, Register, DType, int]:
     offset = low.machine.constant(0, low.index_dtype)
     for index, stride in zip(indices, low.strides(array), strict=True):
         offset = ops.add(ops.mul(index, stride), offset)
-    moved = ops.mul(ops.convert(offset, base.dtype), array.dtype.itemsize)
+    moved = ops.mul(ops.convert(offset, base.dtype), _item_bytes(space, array.dtype))
     return space, ops.add(base, moved), array.dtype, 1 + array.rank
 
 
+def _item_bytes(space: SpaceName, dtype: DType) -> int:
+    """Return an element's bytes; in workgroup memory narrow ones have a word of their own."""
+    return max(4, dtype.itemsize) if space == "shared" else dtype.itemsize
+
+
+def _to_word(low: Lowering, x: Register) -> Register:
+    if x.dtype is boolean:
+        return low.machine.convert(x, u32)
+    return low.machine.reinterpret(x, u32) if x.dtype.bits < 32 else x
+
+
+def _from_word(low: Lowering, word: Register, dtype: DType) -> Register:
+    if dtype is boolean:
+        return low.machine.compare("ne", word, low.machine.constant(0, u32))
+    return low.machine.reinterpret(word, dtype)
+
+
 def _load(low: Lowering, op: Op) -> None:
-    space, address, dtype, used = _place(low, op)
+    space, address, dtype, used = place_of(low, op)
     given = op.attributes["dtype"]
     dtype = given if isinstance(given, DType) else dtype
     count, alignment = cast(int, op.attributes["count"]), cast(int, op.attributes["alignment"])
@@ -73,11 +89,16 @@ def _load(low: Lowering, op: Op) -> None:
 def _elements(
     low: Lowering, space: SpaceName, address: Register, dtype: DType, count: int, alignment: int
 ) -> list[Register]:
-    size = dtype.itemsize
+    size = _item_bytes(space, dtype)
     width = max(1, min(16, max(alignment, size)) // size)
     while count % width:
         width //= 2
     found: list[Register] = []
+    if space == "shared" and dtype.bits < 32:
+        for first in range(0, count, width):
+            words = low.machine.load(space, address, first * size, u32, width)
+            found += [_from_word(low, word, dtype) for word in words]
+        return found
     for first in range(0, count, width):
         if width * size < 4 or dtype.bits >= 32:
             found += (
@@ -95,20 +116,24 @@ def _elements(
 
 
 def _store(low: Lowering, op: Op) -> None:
-    space, address, _, used = _place(low, op)
+    space, address, _, used = place_of(low, op)
     value = low.get(op.operands[used])
     values = value if isinstance(value, list) else [cast(Register, value)]
     alignment = cast(int, op.attributes["alignment"])
 
     def emit() -> None:
         found = cast("list[Register]", values)
+        if space == "shared":
+            found = [_to_word(low, x) for x in found]
+        elif found[0].dtype is boolean:
+            found = [low.arithmetic.convert(x, u8) for x in found]
         size = found[0].dtype.itemsize
         width = max(1, min(16, max(alignment, size)) // size)
         while len(found) % width:
             width //= 2
         for first in range(0, len(found), width):
             part = found[first : first + width]
-            part = low.arithmetic.pack(part) if width * size >= 4 else part
+            part = low.arithmetic.pack(part) if width * size >= 4 and size < 4 else part
             low.machine.store(space, address, first * size, part)
 
     if len(op.operands) > used + 1:
@@ -137,52 +162,16 @@ def _foreach(low: Lowering, op: Op) -> None:
         low.set(value, runtime)
 
 
-def _subgroup_reduce(low: Lowering, op: Op) -> None:
-    kind = cast(str, op.attributes["kind"])
-    low.set(op.result, _halving(low, low.scalar(op.operands[0]), kind))
-
-
-def _halving(low: Lowering, x: Register, kind: str) -> Register:
-    for number in reversed(range(log2(low.machine.subgroup_size))):
-        x = low.arithmetic.combine(kind, x, low.machine.shuffle_xor(x, 1 << number))
-    return x
-
-
-def _workgroup_reduce(low: Lowering, op: Op) -> None:
-    kind = cast(str, op.attributes["kind"])
-    x = _halving(low, low.scalar(op.operands[0]), kind)
-    if low.num_subgroups == 1:
-        low.set(op.result, x)
-        return
-    start = low.allocate(("partials", x.dtype.name), 4 * low.num_subgroups)
-    base = start
-    low.barrier()
-    mine = low.arithmetic.add(base, low.arithmetic.mul(low.subgroup(), 4))
-    first = low.machine.compare("eq", low.lane(), low.arithmetic.word(0))
-    low.machine.branch(first, lambda: low.machine.store("shared", mine, 0, [x]))
-    low.barrier()
-    total = low.machine.load("shared", base, 0, x.dtype, 1)[0]
-    for number in range(1, low.num_subgroups):
-        part = low.machine.load("shared", base, 4 * number, x.dtype, 1)[0]
-        total = low.arithmetic.combine(kind, total, part)
-    low.set(op.result, total)
-
-
-def _shuffle_xor(low: Lowering, op: Op) -> None:
-    moved = low.machine.shuffle_xor(
-        low.scalar(op.operands[0]), cast(int, op.attributes["lane_mask"])
-    )
-    low.set(op.result, moved)
-
-
 def _barrier(low: Lowering, op: Op) -> None:
+    # A subgroup's lanes need not run in step: its barrier is the workgroup's.
     low.barrier()
 
 
 def _shared_alloc(low: Lowering, op: Op) -> None:
     found = op.result.type
     assert isinstance(found, SharedType)
-    total = found.dtype.itemsize
+    is_lane = low.kernel.level == "lane"
+    total = _item_bytes("shared", found.dtype) if is_lane else found.dtype.itemsize
     for size in found.shape:
         total *= _constant(size)
     start = low.allocate(op, total)
@@ -217,6 +206,12 @@ def _extract(low: Lowering, op: Op) -> None:
     low.set(op.result, found[cast(int, op.attributes["index"])])
 
 
+def _insert(low: Lowering, op: Op) -> None:
+    found = list(cast("list[Register]", low.get(op.operands[0])))
+    found[cast(int, op.attributes["index"])] = low.scalar(op.operands[1])
+    low.set(op.result, found)
+
+
 def _vector_reduce(low: Lowering, op: Op) -> None:
     found = cast("list[Register]", low.get(op.operands[0]))
     total = found[0]
@@ -229,8 +224,7 @@ _QUERIES = ("workgroup_id", "grid_size", "local_id", "local_size", "subgroup_id"
             "subgroup_lane", "subgroup_size")  # fmt: skip
 LANE_HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(_QUERIES, _query),
-    "load": _load, "store": _store, "foreach": _foreach, "subgroup_reduce": _subgroup_reduce,
-    "workgroup_reduce": _workgroup_reduce, "subgroup_shuffle_xor": _shuffle_xor,
+    "load": _load, "store": _store, "foreach": _foreach, "insert": _insert,
     "barrier": _barrier, "shared_alloc": _shared_alloc, "extent": _extent, "splat": _splat,
     "vector_build": _vector_build, "extract": _extract, "vector_reduce": _vector_reduce,
     "prefetch": lambda low, op: None,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from poot_core import DType, UnsupportedError, u64
+from poot_core import DType, UnsupportedError, i32, i64, u64
 from poot_kernel.ir.core import KernelFunction, Op
 from poot_kernel.ir.sizes import Size
 from poot_kernel.ir.types import ArrayType, ScalarType, TileType
 from poot_kernel.targets.common.control import CONTROL_HANDLERS
 from poot_kernel.targets.common.copies import COPY_HANDLERS, Pointer
+from poot_kernel.targets.common.exchange import EXCHANGE_HANDLERS
+from poot_kernel.targets.common.faults import FAULT_HANDLERS
 from poot_kernel.targets.common.lanes import LANE_HANDLERS
 from poot_kernel.targets.common.lowering import Handler, Lowering, Products
 from poot_kernel.targets.common.machine import Machine, Register
@@ -90,7 +92,8 @@ def _mma(low: Lowering, op: Op) -> None:
 
 
 HANDLERS: dict[str, Handler] = {
-    **LANE_HANDLERS, **COPY_HANDLERS, **MAP_HANDLERS, **CONTROL_HANDLERS, "mma": _mma,
+    **LANE_HANDLERS, **EXCHANGE_HANDLERS, **FAULT_HANDLERS, **COPY_HANDLERS, **MAP_HANDLERS,
+    **CONTROL_HANDLERS, "mma": _mma,
 }  # fmt: skip
 
 
@@ -115,7 +118,7 @@ def default_threads(kernel: KernelFunction, subgroup_size: int, share: int = 204
 
 def lower_kernel(
     kernel: KernelFunction, machine: Machine, products: Products, arguments: list[Register],
-    *, threads: int, multiples: Mapping[str, int],
+    *, threads: int, multiples: Mapping[str, int], index_bits: int | None = None,
 ) -> Lowering:  # fmt: skip
     """Emit a kernel's body into a machine.
 
@@ -126,12 +129,19 @@ def lower_kernel(
         arguments: One register for each parameter: an address or a scalar.
         threads: Invocations of a workgroup.
         multiples: What the caller promises of arguments, see ``Promises``.
+        index_bits: 32 for a machine without 64-bit integers; the kernel's own without.
 
     Raises:
         UnsupportedError: If the kernel uses what GPU targets do not lower yet.
     """
     _check_signatures(kernel)
+    if threads % machine.subgroup_size:
+        raise UnsupportedError(
+            f"kernel {kernel.name!r} has {threads} invocations a workgroup, no multiple of the "
+            f"subgroup's {machine.subgroup_size}"
+        )
     low = Lowering(kernel, machine, products, HANDLERS, threads=threads, multiples=multiples)
+    low.index_dtype = i32 if (index_bits or kernel.index_bits) == 32 else i64
     machine.is_contracted = "contract" in kernel.fastmath
     machine.is_approximate = "approximate" in kernel.fastmath
     for value, register in zip(kernel.parameters, arguments, strict=True):

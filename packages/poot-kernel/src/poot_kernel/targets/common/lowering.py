@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
-from poot_core import DType, UnsupportedError, i32, i64
+from poot_core import DType, UnsupportedError, i32, i64, u32, u64
 from poot_kernel.ir.core import KernelFunction, Op, Region, Value
 from poot_kernel.ir.sizes import Size
 from poot_kernel.ir.types import ArrayType, ScalarType, SharedType, VectorType
@@ -194,6 +194,12 @@ class Lowering:
         match size.kind:
             case "ceildiv":
                 return self.machine.binary("div", ops.add(ops.add(a, b), -1), b)
+            case "floordiv" | "mod" if b.literal is not None:
+                name = "div" if size.kind == "floordiv" else "rem"
+                # Sizes are not negative: as unsigned numbers they divide by shifts and masks.
+                unsigned = u32 if self.index_dtype is i32 else u64
+                plain = ops.integer(name, self.machine.reinterpret(a, unsigned), b.literal)
+                return self.machine.reinterpret(plain, self.index_dtype)
             case "floordiv" | "mod":
                 return self.machine.binary("div" if size.kind == "floordiv" else "rem", a, b)
             case _:

@@ -7,12 +7,12 @@ in their range, 16-bit floats are words with the bits below and zeros above.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
 
-from poot_core import DType, boolean, f32, i64, u64
+from poot_core import DType, UnsupportedError, boolean, f32, i64, u64
 
 __all__ = ["Kind", "Machine", "Register", "SpaceName", "kind_of"]
 
@@ -136,6 +136,22 @@ class Machine(ABC):
     @abstractmethod
     def shuffle_xor(self, x: Register, mask: int) -> Register:
         """Return x of lane ^ mask."""
+
+    def shuffle(self, x: Register, lane: Register) -> Register:
+        """Return x of another lane, a u32; words and floats, in uniform control flow."""
+        raise UnsupportedError(f"{type(self).__name__} does not shuffle by lane")
+
+    def atomic(self, kind: str, space: SpaceName, address: Register, value: Register) -> Register:
+        """Combine a word into memory, relaxed, and return the old one: add min max and or xor."""
+        raise UnsupportedError(f"{type(self).__name__} has no atomic {kind!r}")
+
+    def table(self, words: Sequence[int]) -> str:
+        """Return a name for read-only u32 words that the code holds."""
+        raise UnsupportedError(f"{type(self).__name__} holds no tables")
+
+    def table_word(self, table: str, index: Register) -> Register:
+        """Return a word of a table."""
+        raise UnsupportedError(f"{type(self).__name__} holds no tables")
 
     @abstractmethod
     def variable(self, initial: Register) -> str:
