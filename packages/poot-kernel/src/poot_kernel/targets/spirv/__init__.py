@@ -1,5 +1,5 @@
-"""SPIR-V for Vulkan: kernel IR straight to binary words."""
+"""SPIR-V for Vulkan: a direct writer, lane kernels and KHR cooperative matrices."""
 
-from poot_kernel.targets.spirv.compile import compile_spirv
+from poot_kernel.targets.spirv.compile import compile_spirv, package_kernels
 
-__all__ = ["compile_spirv"]
+__all__ = ["compile_spirv", "package_kernels"]

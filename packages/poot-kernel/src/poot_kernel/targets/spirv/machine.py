@@ -6,7 +6,7 @@ Integers of every signedness are unsigned in the module; instructions choose the
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from poot_core import DType, UnsupportedError, bf16, boolean, f16, f32, i64, u32, u64
@@ -33,9 +33,19 @@ _SHARED_WORDS = 4  # shared memory is an array of vectors of four words
 class SpirvMachine(AtomMachine):
     """Emits one entry point named ``main``."""
 
-    atoms = dot_atoms(32)
+    def __init__(
+        self, subgroup_size: int = 32, features: frozenset[str] = frozenset({"dot8"})
+    ) -> None:
+        """Open a module.
 
-    def __init__(self) -> None:
+        Args:
+            subgroup_size: Lanes.
+            features: Of the target: ``dot8`` (packed dot products), ``floats`` (infinities and NaN
+                are kept).
+        """
+        self.subgroup_size = subgroup_size
+        self.features = features
+        self.atoms = dot_atoms(subgroup_size)
         self.module = m = SpirvModule()
         self.void, self.bool = m.type("TypeVoid"), m.type("TypeBool")
         self.u32, self.f32 = m.type("TypeInt", 32, 0), m.type("TypeFloat", 32)
@@ -139,6 +149,8 @@ class SpirvMachine(AtomMachine):
 
     def dot4(self, a: Register, b: Register, acc: Register, signs: tuple[bool, bool]) -> Register:
         """Return acc plus four byte products."""
+        if "dot8" not in self.features:
+            return self._four_products(a, b, acc, signs)
         for capability in (6018, 6019):
             self.module.once("Capability", "capabilities", capability)
         if signs == (False, True):
@@ -150,6 +162,23 @@ class SpirvMachine(AtomMachine):
         if any(signs):
             found = self.module.value("Bitcast", self.u32, found)
         return self.emit("IAdd", acc.dtype, acc, found)
+
+    def _four_products(
+        self, a: Register, b: Register, acc: Register, signs: tuple[bool, bool]
+    ) -> Register:
+        total = acc
+        for byte in range(4):
+            parts = [
+                self.emit(
+                    "ShiftRightArithmetic" if signed else "ShiftRightLogical",
+                    u32,
+                    self.emit("ShiftLeftLogical", u32, x, self.word(24 - 8 * byte)),
+                    self.word(24),
+                )
+                for x, signed in zip((a, b), signs, strict=True)
+            ]
+            total = self.emit("IAdd", acc.dtype, total, self.emit("IMul", u32, *parts))
+        return total
 
     def compare(self, name: str, a: Register, b: Register) -> Register:
         """Return a comparison."""
@@ -365,6 +394,49 @@ class SpirvMachine(AtomMachine):
         for capability in (61, 65):
             self.module.once("Capability", "capabilities", capability)
         return self.emit("GroupNonUniformShuffleXor", x.dtype, self.word(3), x, self.word(mask))
+
+    def shuffle(self, x: Register, lane: Register) -> Register:
+        """Exchange among lanes."""
+        for capability in (61, 65):
+            self.module.once("Capability", "capabilities", capability)
+        return self.emit("GroupNonUniformShuffle", x.dtype, self.word(3), x, lane)
+
+    def atomic(self, kind: str, space: SpaceName, address: Register, value: Register) -> Register:
+        """Combine a word into memory."""
+        if value.dtype is f32:
+            raise UnsupportedError("SPIR-V kernels have no atomics of floats")
+        if space == "shared":
+            pointer = self._word_pointer(address)
+        else:
+            kind_of_pointer = self.module.pointer("Physical", self.u32)
+            pointer = self.module.value("ConvertUToPtr", kind_of_pointer, int(address.code))
+        sign = ("U", "S")[value.dtype.kind == "int"]
+        opcode = {"add": "AtomicIAdd", "min": f"Atomic{sign}Min", "max": f"Atomic{sign}Max",
+                  "and": "AtomicAnd", "or": "AtomicOr", "xor": "AtomicXor"}[kind]  # fmt: skip
+        # Device scope, relaxed.
+        found = self.module.value(
+            opcode, self.u32, pointer, self.word(1), self.word(0), int(value.code)
+        )
+        return self.wrap(found, value.dtype)
+
+    def table(self, words: Sequence[int]) -> str:
+        """Return a variable of the module that holds the words."""
+        m = self.module
+        kind = m.type("TypeArray", self.u32, self.word(len(words)))
+        value = m.fresh()
+        ids = [self.word(word) for word in words]
+        m.emit("ConstantComposite", kind, value, *ids, section="types")
+        variable = m.fresh()
+        pointer = m.pointer("Private", kind)
+        m.emit("Variable", pointer, variable, STORAGE["Private"], value, section="types")
+        self.interface.append(variable)
+        return str(variable)
+
+    def table_word(self, table: str, index: Register) -> Register:
+        """Load a word of a table."""
+        pointer = self.module.pointer("Private", self.u32)
+        at = self.module.value("AccessChain", pointer, int(table), int(index.code))
+        return self.wrap(self.module.value("Load", self.u32, at), u32)
 
     # ---- control
 

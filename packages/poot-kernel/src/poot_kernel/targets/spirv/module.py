@@ -25,11 +25,21 @@ OPCODES = {
     "ShiftRightLogical": 194, "ShiftRightArithmetic": 195, "ShiftLeftLogical": 196,
     "BitwiseOr": 197, "BitwiseXor": 198, "BitwiseAnd": 199, "Not": 200, "LogicalNotEqual": 165,
     "ControlBarrier": 224, "LoopMerge": 246, "SelectionMerge": 247, "Label": 248, "Branch": 249,
-    "BranchConditional": 250, "Return": 253, "GroupNonUniformShuffleXor": 346, "SDot": 4450,
+    "BranchConditional": 250, "Return": 253, "GroupNonUniformShuffle": 345,
+    "GroupNonUniformShuffleXor": 346, "AtomicIAdd": 234, "AtomicSMin": 236, "AtomicUMin": 237,
+    "AtomicSMax": 238, "AtomicUMax": 239, "AtomicAnd": 240, "AtomicOr": 241, "AtomicXor": 242,
+    "ConstantComposite": 44, "SDot": 4450,
     "UDot": 4451, "SUDot": 4452, "TypeCooperativeMatrixKHR": 4456, "CooperativeMatrixLoadKHR": 4457,
     "CooperativeMatrixStoreKHR": 4458, "CooperativeMatrixMulAddKHR": 4459,
 }  # fmt: skip
-STORAGE = {"Input": 1, "Workgroup": 4, "Function": 7, "PushConstant": 9, "Physical": 5349}
+STORAGE = {
+    "Input": 1,
+    "Workgroup": 4,
+    "Private": 6,
+    "Function": 7,
+    "PushConstant": 9,
+    "Physical": 5349,
+}
 SECTIONS = ("capabilities", "extensions", "imports", "memory", "entry_points", "modes",
             "decorations", "types", "prologue", "variables", "entry", "body")  # fmt: skip
 VERSION = 0x10600
