@@ -1,0 +1,204 @@
+"""Kernel IR to a WGSL shader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from poot_core import CompileError, DeviceCaps, PootError, Target, f32, i32, u32
+from poot_kernel.compile import CompileService, KernelPackage
+from poot_kernel.ir.core import KernelFunction
+from poot_kernel.ir.printer import print_kernel
+from poot_kernel.ir.sizes import Size
+from poot_kernel.ir.types import ArrayType
+from poot_kernel.targets.common.arithmetic import Arithmetic
+from poot_kernel.targets.common.lower import default_threads, lower_kernel, parameter_dtypes
+from poot_kernel.targets.common.machine import Register
+from poot_kernel.targets.common.products import FragmentProducts
+from poot_kernel.targets.wgsl.bindings import Binding, declaration
+from poot_kernel.targets.wgsl.machine import View, WgslMachine
+from poot_kernel.targets.wgsl.text import used_helpers
+
+__all__ = ["compile_wgsl", "package_kernels"]
+
+_LANE_SHARE = 16  # elements of a product that a lane sums
+_ELEMENTS: dict[View, str] = {"word": "u32", "quad": "vec4<u32>", "atomic": "atomic<u32>"}
+_SHARED = {"word": ("u32", 4), "quad": ("vec4<u32>", 16), "atomic": ("atomic<u32>", 4)}
+
+
+def package_kernels(
+    functions: Sequence[KernelFunction], target: Target, caps: DeviceCaps, service: CompileService
+) -> list[KernelPackage]:
+    """Return the shaders of kernels, in order.
+
+    Raises:
+        UnsupportedError: If a kernel uses what WGSL or its generator does not have.
+        CompileError: If the generator fails; it names where the kernel's IR is kept.
+    """
+    return [_package(function, target, caps, service) for function in functions]
+
+
+def _package(
+    function: KernelFunction, target: Target, caps: DeviceCaps, service: CompileService
+) -> KernelPackage:
+    try:
+        return compile_wgsl(function, caps=caps)
+    except PootError:
+        raise
+    except Exception as error:
+        path = service.cache.keep_failed(f"{function.name}.kernel", print_kernel(function))
+        raise CompileError(
+            f"generating WGSL for {function.name!r} failed: {type(error).__name__}: {error}; its "
+            f"kernel IR is kept at {path}",
+            target=str(target),
+            path=None if path is None else str(path),
+        ) from error
+
+
+def compile_wgsl(
+    kernel: KernelFunction,
+    *,
+    caps: DeviceCaps,
+    threads: int | None = None,
+    multiples: Mapping[str, int] | None = None,
+) -> KernelPackage:
+    """Return a kernel as a shader whose arguments are one u32 each in the uniform buffer of binding 0.
+
+    An array's argument is the byte offset of its first element in its binding, an integer's is its
+    value, an f32's its bits; a zero follows. Array number i of the parameters is bound as ``m<i>``,
+    bindings count up from 1. Workgroups may be launched over x and y in any shape that has enough of
+    them.
+
+    Args:
+        kernel: A verified kernel.
+        caps: Subgroup size, workgroup memory and habits of the adapter.
+        threads: Invocations of a workgroup; the kernel's own or chosen by its products without.
+        multiples: What the caller promises of arguments, see ``Promises``.
+
+    Raises:
+        UnsupportedError: If the kernel uses what WGSL or its generator does not have.
+    """
+    share = _LANE_SHARE * caps.subgroup_size
+    count = threads or default_threads(kernel, caps.subgroup_size, share)
+    # Views of the arrays follow from how a first pass accesses them.
+    first, _ = _lowered(kernel, {}, count, caps, multiples or {})
+    views: dict[int, View] = {number: use.view for number, use in first.uses.items()}
+    machine, shared_bytes = _lowered(kernel, views, count, caps, multiples or {})
+    parameters = tuple(
+        (value.name, kind)
+        for value, (kind, _) in zip(kernel.parameters, parameter_dtypes(kernel), strict=True)
+    )
+    return KernelPackage(
+        name=kernel.name,
+        code=_shader(kernel, machine, views, count, shared_bytes).encode(),
+        threads=count,
+        parameters=parameters,
+        grid=tuple(map(str, kernel.grid)),
+    )
+
+
+def _lowered(
+    kernel: KernelFunction,
+    views: dict[int, View],
+    threads: int,
+    caps: DeviceCaps,
+    multiples: Mapping[str, int],
+) -> tuple[WgslMachine, int]:
+    """Return the machine that holds a kernel's body, and its bytes of workgroup memory."""
+    machine = WgslMachine(caps.subgroup_size, views, is_contracting=caps.may_contract)
+    machine.shared_limit = caps.shared_bytes
+    with machine.at_entry():
+        arguments = [_argument(machine, number, kernel) for number in range(len(kernel.parameters))]
+        sizes = {
+            value.name: Register(argument.code, u32)
+            for value, argument in zip(kernel.parameters, arguments, strict=True)
+        }
+        _place(machine, [_size(machine, size, sizes) for size in kernel.grid])
+    low = lower_kernel(
+        kernel, machine, FragmentProducts(), arguments,
+        threads=threads, multiples=multiples, index_bits=32,
+    )  # fmt: skip
+    return machine, low.shared_bytes
+
+
+def _argument(machine: WgslMachine, number: int, kernel: KernelFunction) -> Register:
+    kind = kernel.parameters[number].type
+    if isinstance(kind, ArrayType):
+        return machine.array(number, f"p.a{number}", u32)
+    (_, dtype) = parameter_dtypes(kernel)[number]
+    if dtype is f32:
+        return machine.result(f"bitcast<f32>(p.a{number})", f32)
+    return Register(f"p.a{number}", dtype)
+
+
+def _place(machine: WgslMachine, grid: list[Register]) -> None:
+    """Find the workgroup's coordinates; the first axis varies fastest."""
+    ops = Arithmetic(machine)
+    rest = Register("workgroup", u32)
+    total = grid[0]
+    for extent in grid[1:]:
+        total = ops.mul(total, extent)
+    machine.line(f"if (workgroup >= {total.code}) {{ return; }}")
+    for extent in grid[:-1]:
+        machine.place.append(machine.binary("rem", rest, extent))
+        rest = machine.binary("div", rest, extent)
+    machine.place.append(rest)
+    machine.grid.extend(grid)
+    one, zero = machine.constant(1, u32), machine.constant(0, u32)
+    while len(machine.grid) < 3:
+        machine.place.append(zero)
+        machine.grid.append(one)
+
+
+def _size(machine: WgslMachine, size: Size, sizes: Mapping[str, Register]) -> Register:
+    """Return a size over integer parameters."""
+    ops = Arithmetic(machine)
+    if size.kind == "constant":
+        assert size.value is not None
+        return machine.constant(size.value, u32)
+    if size.kind == "parameter":
+        return sizes[size.name]
+    a, b = (_size(machine, argument, sizes) for argument in size.arguments)
+    if size.kind == "ceildiv":
+        return ops.integer("div", ops.add(ops.add(a, b), machine.constant(-1, u32)), b)
+    if size.kind == "sub":  # a difference may be negative on the way
+        a, b = (Register(x.code, i32, x.literal) for x in (a, b))
+    return ops.integer({"floordiv": "div", "mod": "rem"}.get(size.kind, size.kind), a, b)
+
+
+def _shader(
+    kernel: KernelFunction,
+    machine: WgslMachine,
+    views: dict[int, View],
+    threads: int,
+    shared_bytes: int,
+) -> str:
+    lines = machine.lines
+    fields = "".join(f"  a{number}: u32,\n" for number in range(len(kernel.parameters)))
+    head = [
+        f"// {kernel.name}\n",
+        f"struct Arguments {{\n{fields}  zero: u32,\n}}\n",
+        "@group(0) @binding(0) var<uniform> p: Arguments;\n",
+    ]
+    arrays = [n for n, v in enumerate(kernel.parameters) if isinstance(v.type, ArrayType)]
+    for index, number in enumerate((n for n in arrays if n in machine.uses), 1):
+        kind = kernel.parameters[number].type
+        assert isinstance(kind, ArrayType)
+        is_written = kind.access != "r" or views[number] == "atomic"
+        binding = Binding(index, is_written)
+        head.append(declaration(number, _ELEMENTS[views[number]], binding) + "\n")
+    if shared_bytes:
+        element, size = _SHARED[views.get(-1, "word")]
+        extent = -(-shared_bytes // size)
+        head.append(f"var<workgroup> shared_memory: array<{element}, {extent}>;\n")
+    head += machine.tables
+    body = "\n".join(lines)
+    return (
+        "".join(head) + used_helpers(lines) + f"@compute @workgroup_size({threads})\n"
+        "fn main(\n"
+        "  @builtin(local_invocation_index) thread: u32,\n"
+        "  @builtin(workgroup_id) group: vec3<u32>,\n"
+        "  @builtin(num_workgroups) groups: vec3<u32>,\n"
+        ") {\n"
+        "  let workgroup = group.y * groups.x + group.x;\n"
+        f"{body}\n}}\n"
+    )
