@@ -68,7 +68,7 @@ class ModuleLoader:
         workers = min(len(missing), len(os.sched_getaffinity(0)) if missing else 1)
         if workers > 1:
             with ThreadPoolExecutor(workers, "poot-link") as pool:
-                found = list(pool.map(lambda i: self._link(packages[i]), missing))
+                found = list(pool.map(self._link, [packages[i] for i in missing]))
         else:
             found = [self._link(packages[i]) for i in missing]
         for i, cubin in zip(missing, found, strict=True):

@@ -304,17 +304,17 @@ class PtxMachine(AtomMachine):
         opcode = f"atom.relaxed.{scope}.{space}.{kind}.{form}"
         return self.result(opcode, value.dtype, f"[{address.code}]", self._held(value))
 
-    def table(self, words: Sequence[int]) -> Register:
-        """Return where read-only words lie that the module holds."""
+    def table(self, words: Sequence[int]) -> str:
+        """Return the name of read-only words that the module holds."""
         name = f"table{len(self.tables)}"
         text = ", ".join(str(word & 0xFFFFFFFF) for word in words)
         self.tables.append(f".visible .global .align 16 .b32 {name}[{len(words)}] = {{{text}}};")
-        with self.at_entry():
-            return self.result("mov.u64", u64, name)
+        return name
 
-    def table_word(self, table: Register, index: Register) -> Register:
+    def table_word(self, table: str, index: Register) -> Register:
         """Return a word of a table."""
-        address = self.result("mad.wide.u32", u64, index, 4, table)
+        base = self.result("mov.u64", u64, table)
+        address = self.result("mad.wide.u32", u64, index, 4, base)
         return self.result("ld.global.nc.b32", u32, f"[{address.code}]")
 
     def async_copy(

@@ -1,0 +1,124 @@
+"""A real GPU: kernels against the interpreter, graphs, faults that really happen."""
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from poot_core import OutOfMemoryError, f32
+from poot_executor import BufferArgument, GridDim, Launch, ScalarArgument, SymbolArgument
+from poot_kernel import compile_kernels
+from poot_kernel.interpreter import interpret
+
+pytestmark = pytest.mark.device
+
+RNG = np.random.default_rng(8)
+
+
+@pytest.fixture(scope="session")
+def gpu_kernels(gpu, request):
+    kernels = sys.modules["ptx_kernels"].ALL
+    objects = compile_kernels(kernels, gpu.target, gpu.service, gpu.caps)
+    return {k.name: k for k in kernels}, {
+        name: kernel for one in gpu.load(objects) for name, kernel in one.items()
+    }
+
+
+def test_kernels_give_the_interpreters_bits(gpu, gpu_kernels):
+    functions, kernels = gpu_kernels
+    x = RNG.standard_normal(1000).astype(np.float32)
+    buffer = gpu.allocate(x.nbytes, "x")
+    gpu.upload(buffer, x)
+    launch = Launch(
+        kernel=kernels["scale"],
+        arguments=(SymbolArgument("T"), ScalarArgument(1.7, f32), BufferArgument(buffer)),
+        grid=(GridDim(symbol="T", divisor=64),),
+    )
+    step = gpu.prepare([launch] * 5)
+    for count in (1, 999, 0, 64):
+        gpu.run(step, {"T": count})
+        for _ in range(5):
+            interpret(functions["scale"], [count, np.float32(1.7), x])
+    assert (gpu.download(buffer).view(np.float32) == x).all()
+
+
+def test_replay_equals_eager_and_is_cheap(gpu, gpu_kernels):
+    _, kernels = gpu_kernels
+    x = RNG.standard_normal(4096).astype(np.float32)
+    found = []
+    for captured in (False, True):
+        buffer = gpu.allocate(x.nbytes, "x")
+        gpu.upload(buffer, x)
+        launch = Launch(
+            kernel=kernels["scale"],
+            arguments=(SymbolArgument("T"), ScalarArgument(1.01, f32), BufferArgument(buffer)),
+            grid=(GridDim(symbol="T", divisor=64),),
+        )
+        step = gpu.prepare([launch] * 100)
+        if captured:
+            assert gpu.capture(step, {"T": 4096})
+        began = time.perf_counter()
+        gpu.run(step, {"T": 4096})
+        print("captured" if captured else "eager", (time.perf_counter() - began) * 1e6, "us")
+        found.append(gpu.download(buffer))
+    assert (found[0] == found[1]).all()
+
+
+def test_memory_runs_out_with_figures(gpu):
+    with pytest.raises(OutOfMemoryError) as caught:
+        gpu.allocate(1 << 44, "too much")
+    assert 0 < caught.value.bytes_free < 1 << 44
+
+
+def test_reads_are_fast(gpu):
+    found = gpu.read_bandwidth_gb_s(4 << 30)
+    print(f"read {found:.0f} GB/s")
+    assert found > 0
+
+
+_CRASH = """
+import numpy as np
+from poot_core import DeviceError, PootError, Settings, f32, i64
+from poot_executor import BufferArgument, GridDim, Launch, ScalarArgument
+from poot_kernel import IRBuilder, compile_kernels
+from poot_ptx_device import open_device
+
+b = IRBuilder("wild", level="lane", grid=["n"], workgroup_size=32)
+n = b.scalar("n")
+x = b.array("x", f32, ["n"], access="w")
+b.store(x, b.mul(b.local_id(), 1 << 36), b.constant(1.0, f32))
+with open_device(Settings()) as device:
+    (kernels,) = device.load(
+        compile_kernels([b.finish()], device.target, device.service, device.caps)
+    )
+    buffer = device.allocate(128, "x")
+    launch = Launch(
+        kernel=kernels["wild"],
+        arguments=(ScalarArgument(1, i64), BufferArgument(buffer)),
+        grid=(GridDim(),),
+    )
+    step = device.prepare([launch])
+    device.run(step, {})
+    for turn in range(3):
+        try:
+            device.download(buffer)
+        except DeviceError as error:
+            print("lost" in error.message)
+print("alive")
+"""
+
+
+def test_a_device_that_is_lost_leaves_the_process_alive(gpu):
+    done = subprocess.run([sys.executable, "-c", _CRASH], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "True", "True", "alive"], done.stderr
+
+
+def test_the_example_prints_its_comment(gpu):
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True)
+    assert done.stdout == "1400.0\n", done.stderr
