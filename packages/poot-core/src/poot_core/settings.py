@@ -15,6 +15,7 @@ _KNOWN = {
     "POOT_BACKEND": "device to open when none is named: auto, cpu, vulkan, wgpu, ptx, rocm, oracle",
     "POOT_CHECK": "1 checks every access of a kernel and every stage of a compilation",
     "POOT_CPU_FEATURES": "mask of host features, such as avx2 (never more than the host has)",
+    "POOT_DEVICE": "which of a backend's devices to open: its number or a part of its name",
     "POOT_HIDE_DEVICES": "1 makes every device but the host CPU absent (test lanes)",
     "POOT_KERNEL_CACHE": "0, off or false keeps compiled kernels in a per-process directory",
     "POOT_KERNEL_CACHE_DIR": "directory of the kernel cache",
@@ -33,6 +34,8 @@ class Settings:
         backend: Device to open when the caller names none.
         check: Whether verifiers and bounds checks run.
         cpu_features: Names of the host features to keep, or None for all that the host has.
+        device: Which of a backend's devices to open: its number or a part of its name; None for the
+            best.
         hide_devices: Whether every device but the host CPU is to look absent.
         kernel_cache_dir: Root of the on-disk kernel cache, or None for a per-process directory.
         models_dir: Where tests find checkpoints.
@@ -44,6 +47,7 @@ class Settings:
     backend: str = "auto"
     check: bool = False
     cpu_features: frozenset[str] | None = None
+    device: str | None = None
     hide_devices: bool = False
     kernel_cache_dir: Path | None = None
     models_dir: Path | None = None
@@ -72,6 +76,7 @@ class Settings:
             backend=env.get("POOT_BACKEND") or "auto",
             check=_flag(env, "POOT_CHECK", default=False),
             cpu_features=frozenset(features.replace("+", ",").split(",")) if features else None,
+            device=env.get("POOT_DEVICE") or None,
             hide_devices=_flag(env, "POOT_HIDE_DEVICES", default=False),
             kernel_cache_dir=_cache_dir(env),
             models_dir=Path(models).expanduser() if models else None,

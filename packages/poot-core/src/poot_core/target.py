@@ -65,6 +65,8 @@ class DeviceCaps:
         max_workgroup: Most invocations of one workgroup; 1 on the host. Above 1 kernels take GPU
             schedules.
         max_binding_bytes: Most bytes that a kernel can address through one argument, or None.
+        is_software: Whether the host's processor plays the device (lavapipe, WARP); ``auto`` never
+            takes one.
         may_contract: Whether the driver may turn a product and a sum into a fused multiply-add
             although it was not asked to.
     """
@@ -77,4 +79,5 @@ class DeviceCaps:
     memory_bytes: int
     max_workgroup: int = 1
     max_binding_bytes: int | None = None
+    is_software: bool = False
     may_contract: bool = False

@@ -97,6 +97,11 @@ def open_backend(name: str, settings: Settings, threads: int | None = None) -> O
         except PootError as error:
             refusals.append(f"{candidate}: {error.message.splitlines()[0]}")
             continue
+        if device.caps.is_software:
+            name = device.caps.name
+            device.close()
+            refusals.append(f"{candidate}: {name} is a software adapter; name the backend to use it")
+            continue
         reason = "first of auto's order" if not refusals else "; ".join(refusals)
         return OpenedDevice(candidate, device, reason)
     told = "; ".join(refusals) or "none is installed"

@@ -26,6 +26,8 @@ class EngineOptions:
     Attributes:
         backend: ``auto``, ``oracle`` or the name of an installed device (entry point group
             ``poot.devices``).
+        device: Which of the backend's devices: its number or a part of its name; None for what the
+            environment says (``POOT_DEVICE``) or the best.
         precision: ``f32`` (stored weights, f32 activations and sums) or ``auto`` (the fastest that
             the accuracy bar allows).
         threads: Threads of a host team, or None to derive it from affinity and quota.
@@ -37,6 +39,7 @@ class EngineOptions:
     """
 
     backend: str = "auto"
+    device: str | None = None
     precision: str = "auto"
     threads: int | None = None
     context_tokens: int = 2048

@@ -81,6 +81,8 @@ def open_engine(
     from poot_executor._backends import open_backend
     from poot_kernel.compile import CompileService
 
+    if options.device is not None:
+        settings = replace(settings, device=options.device)
     opened = open_backend(options.backend, settings, options.threads)
     device = opened.device
     _logger.info("backend %s: %s", opened.name, opened.reason)
@@ -202,7 +204,7 @@ def _program_key(cache_key: str, options: EngineOptions, target: Target, caps: D
     from poot_kernel.compile import source_fingerprint
 
     # What a plan does not depend on is left out: where it runs, by how many threads, on how much.
-    plain = replace(options, backend="", threads=None)
+    plain = replace(options, backend="", device=None, threads=None)
     facts = replace(caps, name="", memory_bytes=0)
     parts = (cache_key, repr(plain), str(target), repr(facts), source_fingerprint(*_SOURCES))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
