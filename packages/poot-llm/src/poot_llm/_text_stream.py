@@ -29,6 +29,11 @@ class TextStream:
         """Whether a stop string came: the request can be cancelled, its finish reason is ``stop``."""
         return self._matcher.is_stopped
 
+    @property
+    def stop(self) -> str | None:
+        """The stop string that came, or None."""
+        return self._matcher.matched
+
     def push(self, token_ids: Sequence[int], finish_reason: str | None = None) -> str:
         """Return the text that is certain now.
 
