@@ -230,7 +230,11 @@ def metrics_table() -> str:
                     found[name] = max(rest, key=len)
     if not found:
         return ""
-    rows = ["`GET /metrics` answers in Prometheus' text format:\n", "| metric | meaning |", "|---|---|"]
+    rows = [
+        "`GET /metrics` answers in Prometheus' text format:\n",
+        "| metric | meaning |",
+        "|---|---|",
+    ]
     return "\n".join([*rows, *(f"| `{name}` | {text} |" for name, text in sorted(found.items()))])
 
 
