@@ -97,7 +97,8 @@ class FakeEngine:
             assert array.flags.c_contiguous, name
         assert 0 < count <= options.max_step_tokens
         assert 0 < rows <= options.max_sequences
-        assert len(step.logit_positions) <= options.max_sequences
+        most = max(options.max_sequences, min(options.max_step_tokens, 128))
+        assert len(step.logit_positions) <= most
         assert step.block_tables.shape == (rows, options.max_blocks_per_row)
         assert step.positions.shape == step.rows.shape == step.slot_mapping.shape == (count,)
         assert ((step.token_ids >= 0) & (step.token_ids < self.vocab_size)).all()
@@ -105,7 +106,7 @@ class FakeEngine:
         assert (np.diff(step.rows) >= 0).all()
         assert len(set(step.slot_mapping.tolist())) == count, "two tokens share a slot"
         assert (np.diff(step.logit_positions) > 0).all()
-        owned: set[int] = set()
+        holders: dict[int, int] = {}
         for row in range(rows):
             mine = np.flatnonzero(step.rows == row)
             positions = step.positions[mine]
@@ -113,11 +114,16 @@ class FakeEngine:
             length = int(step.sequence_lengths[row])
             assert positions[-1] == length - 1 <= options.context_tokens - 1
             used = step.block_tables[row, : -(-length // options.block_size)].tolist()
-            assert len({*owned, *used}) == len(owned) + len(used), "rows share a block"
-            owned |= set(used)
+            assert len(set(used)) == len(used)
+            for block in used:
+                holders[block] = holders.get(block, 0) + 1
             expected = step.block_tables[row, positions // options.block_size]
             expected = expected * options.block_size + positions % options.block_size
             assert (step.slot_mapping[mine] == expected).all()
+        for block in set((step.slot_mapping // options.block_size).tolist()):
+            assert holders[block] == 1, "a block that others read is written"
+        for block in set((step.slot_mapping // options.block_size).tolist()):
+            assert holders[block] == 1, "a block that others read is written"
 
     def greedy(self) -> np.ndarray:
         return self._logits.argmax(axis=1).astype(np.int32)

@@ -134,12 +134,17 @@ def test_draw_follows_the_distribution() -> None:
 
 
 def choose(row, prompt=(), seen=(), **params):
+    tokens = np.array([*prompt, *seen], np.int32)
     sampler = RowSampler(
-        SamplingParams(**params), end_ids=[2], prompt_ids=prompt, vocab_size=row.size, limit=50
+        SamplingParams(**params),
+        end_ids=[2],
+        prompt=tokens[: len(prompt)],
+        vocab_size=row.size,
+        limit=50,
     )
     for token_id in seen:
         sampler.observe(token_id)
-    return sampler.choose(row, position=len(prompt) + len(seen), generated=len(seen))
+    return sampler.choose(row, tokens=tokens, generated=len(seen))
 
 
 def test_penalties_by_hand() -> None:
@@ -187,7 +192,10 @@ def test_logprobs_are_of_the_raw_logits() -> None:
         ("presence_penalty", 2.5), ("frequency_penalty", float("inf")), ("seed", 2**64),
         ("max_tokens", 0), ("min_tokens", -1), ("stop", ("",)), ("stop", (3,)),
         ("stop_token_ids", (-1,)), ("logprobs", 21), ("logit_bias", {1: 101}),
-        ("logit_bias", {"a": 1}),
+        ("logit_bias", {"a": 1}), ("logit_bias", dict.fromkeys(range(1025), 1.0)),
+        ("dry_multiplier", -1.0), ("dry_base", 0.5), ("dry_allowed_length", 0), ("dry_range", -1),
+        ("dry_sequence_breakers", ("",)), ("xtc_probability", 1.5), ("xtc_threshold", -0.5),
+        ("prompt_logprobs", 21),
     ],
 )  # fmt: skip
 def test_a_bad_value_names_its_field(field, value) -> None:

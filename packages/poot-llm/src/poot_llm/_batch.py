@@ -1,13 +1,13 @@
-"""Builds the arrays of a step from its rows, in memory that is allocated once."""
+"""Builds the arrays of a step from its plan, in memory that is allocated once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Rows
-
 import numpy as np
+from numpy.typing import NDArray
 
 from poot_executor import EngineOptions, StepInputs
-from poot_llm._sequence import Sequence
+from poot_llm._rows import RowTable
+from poot_llm._scheduler import StepPlan
 
 __all__ = ["StepBuilder"]
 
@@ -17,10 +17,13 @@ class StepBuilder:
 
     Args:
         options: Bounds of a step.
+        table: Rows of running sequences.
+        max_logits: Most rows of logits of a step.
     """
 
-    def __init__(self, options: EngineOptions) -> None:
+    def __init__(self, options: EngineOptions, table: RowTable, max_logits: int) -> None:
         rows, tokens = options.max_sequences, options.max_step_tokens
+        self._table = table
         self._block_size = options.block_size
         self._token_ids = np.zeros(tokens, np.int32)
         self._positions = np.zeros(tokens, np.int32)
@@ -28,51 +31,39 @@ class StepBuilder:
         self._slots = np.zeros(tokens, np.int32)
         self._lengths = np.zeros(rows, np.int32)
         self._tables = np.zeros((rows, options.max_blocks_per_row), np.int32)
-        self._wanted = np.zeros(max(rows, tokens), np.int32)
+        self._wanted = np.zeros(max_logits, np.int32)
         self._ascending = np.arange(max(rows, tokens, options.context_tokens), dtype=np.int32)
-        # Which sequence, and which version of its blocks, each row of the tables holds.
-        self._owners: list[Sequence | None] = [None] * rows
-        self._versions = [0] * rows
+        # Which rows ``_tables`` holds, and as of which version of the table.
+        self._held: NDArray[np.intp] | None = None
+        self._held_version = -1
         self._decode_steps: dict[int, StepInputs] = {}
 
-    def build(self, rows: Rows[Sequence]) -> StepInputs:
-        """Return the step that computes ``scheduled`` tokens of each row."""
-        count = 0
-        for place, sequence in enumerate(rows):
-            count += sequence.scheduled
-            if (
-                self._owners[place] is not sequence
-                or self._versions[place] != sequence.blocks_version
-            ):
-                self._fill_table(place, sequence)
-        if count == len(rows) and not any(sequence.scores_prompt for sequence in rows):
-            return self._decode_step(rows)
-        return self._mixed_step(rows, count)
+    def build(self, plan: StepPlan) -> StepInputs:
+        """Return the step that a plan describes."""
+        self._fill_decodes(plan.rows)
+        if not plan.chunks:
+            return self._decode_step(plan.rows.size)
+        return self._mixed_step(plan)
 
-    def forget(self) -> None:
-        """Drop references to sequences that ended."""
-        self._owners = [None] * len(self._owners)
+    def _fill_decodes(self, rows: NDArray[np.intp]) -> None:
+        count = rows.size
+        if not count:
+            return
+        table, size = self._table, self._block_size
+        positions = self._positions[:count]
+        # The rows are in range; mode "clip" is what NumPy does without a copy.
+        np.take(table.computed, rows, out=positions, mode="clip")
+        np.take(table.last, rows, out=self._token_ids[:count], mode="clip")
+        np.add(positions, 1, out=self._lengths[:count])
+        places, offsets = np.divmod(positions, size)
+        np.multiply(table.tables[rows, places], size, out=self._slots[:count])
+        self._slots[:count] += offsets
+        if self._held is not rows or self._held_version != table.version:
+            np.take(table.tables, rows, axis=0, out=self._tables[:count], mode="clip")
+            self._held, self._held_version = rows, table.version
 
-    def _fill_table(self, place: int, sequence: Sequence) -> None:
-        table = self._tables[place]
-        count = len(sequence.blocks)
-        table[:count] = sequence.blocks
-        table[count:] = 0
-        self._owners[place] = sequence
-        self._versions[place] = sequence.blocks_version
-
-    def _decode_step(self, rows: Rows[Sequence]) -> StepInputs:
+    def _decode_step(self, count: int) -> StepInputs:
         """One token a row and one row of logits a token: the arrays but for contents stay the same."""
-        count = len(rows)
-        size = self._block_size
-        positions = [sequence.computed for sequence in rows]
-        self._positions[:count] = positions
-        self._token_ids[:count] = [sequence.tokens[sequence.computed] for sequence in rows]
-        self._slots[:count] = [
-            sequence.blocks[position // size] * size + position % size
-            for sequence, position in zip(rows, positions, strict=True)
-        ]
-        np.add(self._positions[:count], 1, out=self._lengths[:count])
         step = self._decode_steps.get(count)
         if step is None:
             step = self._decode_steps[count] = StepInputs(
@@ -86,28 +77,33 @@ class StepBuilder:
             )
         return step
 
-    def _mixed_step(self, rows: Rows[Sequence], count: int) -> StepInputs:
-        size = self._block_size
-        start = wanted = 0
-        for place, sequence in enumerate(rows):
-            end = start + sequence.scheduled
-            first, last = sequence.computed, sequence.computed + sequence.scheduled
+    def _mixed_step(self, plan: StepPlan) -> StepInputs:
+        table, size = self._table, self._block_size
+        start = wanted = place = plan.rows.size
+        self._rows[:start] = self._ascending[:start]
+        self._wanted[:start] = self._ascending[:start]
+        for chunk in plan.chunks:
+            row = chunk.sequence.row
+            assert row is not None, "it runs"
+            end = start + chunk.count
+            first, last = chunk.start, chunk.start + chunk.count
             positions = self._ascending[first:last]
-            self._token_ids[start:end] = sequence.tokens[first:last]
+            self._token_ids[start:end] = table.tokens[row, first:last]
             self._positions[start:end] = positions
             self._rows[start:end] = place
-            self._slots[start:end] = self._tables[place, positions // size] * size
+            self._slots[start:end] = table.tables[row, positions // size] * size
             self._slots[start:end] += positions % size
             self._lengths[place] = last
-            want = sequence.wanted
+            self._tables[place] = table.tables[row]
+            want = chunk.num_logits
             self._wanted[wanted : wanted + want] = self._ascending[end - want : end]
-            start, wanted = end, wanted + want
+            start, wanted, place = end, wanted + want, place + 1
         return StepInputs(
-            token_ids=self._token_ids[:count],
-            positions=self._positions[:count],
-            rows=self._rows[:count],
-            sequence_lengths=self._lengths[: len(rows)],
-            block_tables=self._tables[: len(rows)],
-            slot_mapping=self._slots[:count],
+            token_ids=self._token_ids[:start],
+            positions=self._positions[:start],
+            rows=self._rows[:start],
+            sequence_lengths=self._lengths[:place],
+            block_tables=self._tables[:place],
+            slot_mapping=self._slots[:start],
             logit_positions=self._wanted[:wanted],
         )

@@ -19,33 +19,77 @@ from poot_executor import Engine
 from poot_llm._batch import StepBuilder
 from poot_llm._blocks import BlockManager
 from poot_llm._errors import ContextLengthError
+from poot_llm._pace import Pace
+from poot_llm._preparation import Preparation
 from poot_llm._request import FinishReason, Request, ScoredPrompt, Timings, TokenEvent
-from poot_llm._sampler import Logprobs
-from poot_llm._scheduler import Scheduler
+from poot_llm._rows import RowTable
+from poot_llm._sampler import Logprobs, RowSampler
+from poot_llm._scheduler import Chunk, Scheduler, StepPlan
 from poot_llm._sequence import Sequence
+from poot_llm._vocabulary import Vocabulary
 
-__all__ = ["Driver", "DriverStats"]
+__all__ = ["Driver", "DriverStats", "StepOutcome"]
+
+_PROMPT_LOGITS = 128
+"""Rows of logits that a step may return where few sequences share it: prompts that are scored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStats:
-    """What the driver holds at this moment.
+    """What the driver holds at this moment, and what it did since its start.
 
     Attributes:
         num_running: Sequences with blocks.
         num_waiting: Sequences in the queue.
-        num_free_blocks: Blocks that nobody holds.
+        num_free_blocks: Blocks that nobody holds, those with content that may be used again included.
+        num_cached_blocks: Blocks that nobody holds and whose content may be used again.
         num_blocks: Blocks of the pool.
-        preemptions: Sequences put back for want of blocks since the start.
-        steps: Steps since the start.
+        waiting_tokens: Tokens of prompts that are not computed yet.
+        batch_rows: Rows of the last step.
+        batch_tokens: Tokens of the last step.
+        preemptions: Sequences put back for want of blocks.
+        steps: Steps.
+        device_s: Seconds in the engine's part of the steps.
+        prompt_tokens: Prompt tokens of requests that were added.
+        output_tokens: Tokens generated.
+        prefix_query_tokens: Prompt tokens looked up in the prefix cache.
+        prefix_hit_tokens: Prompt tokens found there.
+        deadlines: Requests whose time was up.
+        faults: Requests that a step failed.
     """
 
     num_running: int
     num_waiting: int
     num_free_blocks: int
+    num_cached_blocks: int
     num_blocks: int
+    waiting_tokens: int
+    batch_rows: int
+    batch_tokens: int
     preemptions: int
     steps: int
+    device_s: float
+    prompt_tokens: int
+    output_tokens: int
+    prefix_query_tokens: int
+    prefix_hit_tokens: int
+    deadlines: int
+    faults: int
+
+
+@dataclass(slots=True)
+class StepOutcome:
+    """What one step did.
+
+    Attributes:
+        request_ids: Requests that got one token and nothing else.
+        token_ids: Their tokens.
+        events: Everything else, in order; no request stands here and in ``request_ids``.
+    """
+
+    request_ids: list[int]
+    token_ids: list[int]
+    events: list[TokenEvent]
 
 
 class Driver:
@@ -54,13 +98,25 @@ class Driver:
     Args:
         engine: Any implementation of the engine protocol. The caller closes it.
         eos_token_ids: Tokens that end an answer unless ``ignore_eos`` is set.
+        shares_prefixes: Whether equal prefixes of prompts and answers are computed once.
+        max_prefill_tokens: Most tokens of prompts in a step that also decodes; None learns what keeps
+            the gaps of running streams short.
+        vocabulary: What tokens stand for, which constraints and DRY need; None refuses them.
 
     Raises:
         SettingsError: If the engine's pool cannot hold one full sequence, or a step not one token of
             every sequence.
     """
 
-    def __init__(self, engine: Engine, *, eos_token_ids: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        eos_token_ids: Iterable[int] = (),
+        shares_prefixes: bool = True,
+        max_prefill_tokens: int | None = None,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
         info = engine.info
         options = info.options
         if options.num_blocks < options.max_blocks_per_row:
@@ -78,17 +134,35 @@ class Driver:
         self._vocab_size = info.vocab_size
         self._context_tokens = options.context_tokens
         self._eos_token_ids = frozenset(eos_token_ids)
+        self._is_eos = np.zeros(info.vocab_size, np.bool_)
+        self._is_eos[[i for i in self._eos_token_ids if 0 <= i < info.vocab_size]] = True
+        self._vocabulary = vocabulary
         self._blocks = BlockManager(options.num_blocks)
+        self._table = RowTable(options)
+        self._pace = Pace(max_prefill_tokens)
+        max_logits = max(options.max_sequences, min(options.max_step_tokens, _PROMPT_LOGITS))
         self._scheduler = Scheduler(
+            self._table,
             self._blocks,
             block_size=options.block_size,
-            max_sequences=options.max_sequences,
             max_step_tokens=options.max_step_tokens,
+            max_logits=max_logits,
+            pace=self._pace,
+            shares_prefixes=shares_prefixes,
         )
-        self._builder = StepBuilder(options)
+        self._builder = StepBuilder(options, self._table, max_logits)
         self._sequences: dict[int, Sequence] = {}
+        self._with_deadline: dict[int, Sequence] = {}
         self._next_id = 0
         self._steps = 0
+        self._device_s = 0.0
+        self._batch = (0, 0)
+        self._prompt_tokens = 0
+        self._output_tokens = 0
+        self._deadlines = 0
+        self._faults = 0
+        self._constrained: dict[int, Sequence] = {}
+        self._greedy: NDArray[np.int32] | None = None  # of the last step, once asked for
         self._failure: str | None = None
 
     @property
@@ -103,14 +177,27 @@ class Driver:
 
     @property
     def stats(self) -> DriverStats:
-        """What the driver holds at this moment."""
+        """What the driver holds at this moment, and what it did since its start."""
+        scheduler, blocks = self._scheduler, self._blocks
+        rows, tokens = self._batch
         return DriverStats(
-            num_running=len(self._scheduler.running),
-            num_waiting=len(self._scheduler.waiting),
-            num_free_blocks=self._blocks.num_free,
-            num_blocks=self._blocks.num_blocks,
-            preemptions=self._scheduler.preemptions,
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            num_free_blocks=blocks.num_free,
+            num_cached_blocks=blocks.num_cached,
+            num_blocks=blocks.num_blocks,
+            waiting_tokens=scheduler.waiting_tokens,
+            batch_rows=rows,
+            batch_tokens=tokens,
+            preemptions=scheduler.preemptions,
             steps=self._steps,
+            device_s=self._device_s,
+            prompt_tokens=self._prompt_tokens,
+            output_tokens=self._output_tokens,
+            prefix_query_tokens=scheduler.query_tokens,
+            prefix_hit_tokens=scheduler.hit_tokens,
+            deadlines=self._deadlines,
+            faults=self._faults,
         )
 
     def check(self, request: Request) -> NDArray[np.int32]:
@@ -121,10 +208,11 @@ class Driver:
             ContextLengthError: If the prompt does not fit.
         """
         prompt = check_prompt(request.prompt_ids, self._vocab_size)
-        answer_tokens = 0 if request.scores_prompt else 1
-        if prompt.size + answer_tokens > self._context_tokens:
+        params = request.params
+        answers = not (request.scores_prompt or params.max_tokens == 0)
+        if prompt.size + answers > self._context_tokens:
             raise ContextLengthError.of(prompt.size, self._context_tokens)
-        for token_id in request.params.logit_bias:
+        for token_id in params.logit_bias:
             if token_id >= self._vocab_size:
                 raise RequestError(
                     f"logit_bias names token {token_id}; the vocabulary holds ids 0 to "
@@ -133,8 +221,21 @@ class Driver:
                 )
         return prompt
 
-    def add(self, request: Request) -> int:
+    def prepare(self, request: Request) -> Preparation:
+        """Return what sampling needs beside the parameters; may take long, so any thread may do it.
+
+        Raises:
+            RequestError: If the constraint does not compile within its limits.
+            UnsupportedError: If it needs the tokens' texts and this model has no tokenizer.
+        """
+        return Preparation.of(request.params, self._vocabulary)
+
+    def add(self, request: Request, preparation: Preparation | None = None) -> int:
         """Queue a request and return its id, which is never used again.
+
+        Args:
+            request: The request.
+            preparation: What ``prepare`` returned for it; made here where it is None.
 
         Raises:
             RequestError: If the prompt is empty, or it or the bias holds an id outside the vocabulary.
@@ -144,23 +245,36 @@ class Driver:
         self._require_working()
         prompt = self.check(request)
         params = request.params
+        if preparation is None:
+            preparation = self.prepare(request)
         room = 0 if request.scores_prompt else self._context_tokens - prompt.size
         if params.max_tokens is not None:
             room = min(room, params.max_tokens)
-        request_id = self._next_id
-        self._next_id += 1
         ends = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             ends |= self._eos_token_ids
-        sequence = Sequence(
+        request_id = self._next_id
+        self._next_id += 1
+        sequence = self._sequences[request_id] = Sequence(
             request_id,
             request,
             prompt,
             limit=prompt.size + room,
-            end_ids=ends,
-            vocab_size=self._vocab_size,
+            sampler=RowSampler(
+                params,
+                end_ids=ends,
+                prompt=prompt,
+                vocab_size=self._vocab_size,
+                limit=room,
+                choice=request.choice,
+                preparation=preparation,
+            ),
         )
-        self._sequences[request_id] = sequence
+        if sequence.deadline_s is not None:
+            self._with_deadline[request_id] = sequence
+        if preparation.matcher is not None:
+            self._constrained[request_id] = sequence
+        self._prompt_tokens += prompt.size
         self._scheduler.add(sequence)
         return request_id
 
@@ -171,10 +285,7 @@ class Driver:
             Where its time went, or None where it was not under way.
         """
         sequence = self._sequences.get(request_id)
-        if sequence is None:
-            return None
-        self._drop(sequence)
-        return sequence.timings(perf_counter())
+        return None if sequence is None else self._drop(sequence, perf_counter())
 
     def step(self) -> list[TokenEvent]:
         """Run one step and return what it did for each request that got a token or ended.
@@ -182,103 +293,224 @@ class Driver:
         Raises:
             DeviceError: If the device failed; every request is lost then, and so is the engine.
         """
+        outcome = self.run_step()
+        ordinary = zip(outcome.request_ids, outcome.token_ids, strict=True)
+        return [
+            *(TokenEvent(request_id, [token_id]) for request_id, token_id in ordinary),
+            *outcome.events,
+        ]
+
+    def run_step(self) -> StepOutcome:
+        """Run one step and return what it did, in as few objects as may be.
+
+        Raises:
+            DeviceError: If the device failed; every request is lost then, and so is the engine.
+        """
         self._require_working()
-        rows = self._scheduler.plan()
-        if not rows:
-            return []
-        now = perf_counter()
-        for sequence in rows:
-            if sequence.first_step_s == 0.0:
-                sequence.first_step_s = now
+        outcome = StepOutcome([], [], [])
+        start = perf_counter()
+        if self._with_deadline:
+            self._end_late(outcome, start)
+        plan = self._scheduler.plan()
+        if not plan.rows.size and not plan.chunks:
+            return outcome
+        for chunk in plan.chunks:
+            if chunk.sequence.first_step_s == 0.0:
+                chunk.sequence.first_step_s = start
+        step = self._builder.build(plan)
+        begin = perf_counter()
         try:
-            self._engine.forward(self._builder.build(rows))
+            self._engine.forward(step)
+            for sequence in self._constrained.values():
+                if sequence.row is not None:
+                    sequence.sampler.prepare_mask()  # while the device works
             faults = self._engine.step_faults()
         except PootError as error:
             self._failure = str(error)
             raise
+        elapsed = perf_counter() - begin
+        self._pace.observe(plan.rows.size, plan.num_prompt_tokens, elapsed)
         self._steps += 1
-        return self._commit(rows, faults)
+        self._device_s += elapsed
+        self._batch = (len(step.sequence_lengths), len(step.token_ids))
+        self._greedy = None
+        now_s = perf_counter()
+        if faults:
+            self._end_faulty(plan, faults, outcome, now_s)
+        self._scheduler.advance(plan)
+        self._commit(plan, faults, outcome, now_s)
+        return outcome
 
     def _require_working(self) -> None:
         if self._failure is not None:
             raise DeviceError(f"the engine failed earlier and must be opened anew: {self._failure}")
 
-    def _commit(self, rows: list[Sequence], faults: Mapping[int, str]) -> list[TokenEvent]:
-        events: list[TokenEvent] = []
-        greedy: list[int] = []
-        next_row = 0
-        now = perf_counter()
-        for place, sequence in enumerate(rows):
-            row = next_row
-            next_row += sequence.wanted
-            sequence.computed += sequence.scheduled
-            if faults and place in faults:
-                events.append(self._finish(sequence, "error", now, error=faults[place]))
-            elif sequence.wanted == 0:
-                continue
-            elif sequence.scores_prompt:
-                rows_of_it = self._engine.logits()[row : row + sequence.wanted]
-                sequence.logit_rows.append(rows_of_it.copy())
-                if sequence.pending == 0:
-                    events.append(self._finish(sequence, "scored", now))
-            elif sequence.sampler.is_plain:
-                if not greedy:
-                    greedy = self._engine.greedy().tolist()
-                events.append(self._accept(sequence, greedy[row], None, now))
-            else:
-                events.append(self._sample(sequence, self._engine.logits()[row], now))
-        return events
+    def _end_late(self, outcome: StepOutcome, now_s: float) -> None:
+        late = [
+            sequence
+            for sequence in self._with_deadline.values()
+            if sequence.deadline_s is not None and sequence.deadline_s <= now_s
+        ]
+        for sequence in late:
+            self._deadlines += 1
+            outcome.events.append(self._finish(sequence, "deadline", now_s))
 
-    def _sample(self, sequence: Sequence, logits: NDArray[np.float32], now_s: float) -> TokenEvent:
-        try:
-            token_id, logprobs = sequence.sampler.choose(
-                logits, position=sequence.length, generated=sequence.generated
-            )
-        except FloatingPointError as error:
-            return self._finish(sequence, "error", now_s, error=str(error))
-        return self._accept(sequence, token_id, logprobs, now_s)
+    def _commit(
+        self, plan: StepPlan, faults: Mapping[int, str], outcome: StepOutcome, now_s: float
+    ) -> None:
+        rows, table = plan.rows, self._table
+        count = rows.size
+        if count:
+            careful = table.needs_care[rows]
+            if faults:
+                careful |= np.isin(np.arange(count), list(faults))
+            if not careful.all():
+                chosen = self._greedy_ids()[:count]
+                lengths = table.length[rows] + 1
+                careful |= self._is_eos[chosen] & table.obeys_eos[rows]
+                careful |= lengths >= table.limit[rows]
+                plain = ~careful
+                kept, tokens = rows[plain], chosen[plain]
+                table.tokens[kept, lengths[plain] - 1] = tokens
+                table.last[kept] = tokens
+                table.length[kept] = lengths[plain]
+                self._output_tokens += kept.size
+                outcome.request_ids = table.request_ids[kept].tolist()
+                outcome.token_ids = tokens.tolist()
+            for place in np.flatnonzero(careful).tolist():
+                if place not in faults:
+                    sequence = self._scheduler.sequence_at(rows[place])
+                    self._choose(sequence, place, outcome, now_s)
+        logits_row = count
+        for place, chunk in enumerate(plan.chunks, start=count):
+            if place not in faults:
+                self._commit_chunk(chunk, logits_row, outcome, now_s)
+            logits_row += chunk.num_logits
+
+    def _end_faulty(
+        self, plan: StepPlan, faults: Mapping[int, str], outcome: StepOutcome, now_s: float
+    ) -> None:
+        for place, message in faults.items():
+            if place < plan.rows.size:
+                sequence = self._scheduler.sequence_at(plan.rows[place])
+            else:
+                sequence = plan.chunks[place - plan.rows.size].sequence
+            self._faults += 1
+            outcome.events.append(self._finish(sequence, "error", now_s, error=message))
+
+    def _commit_chunk(
+        self, chunk: Chunk, logits_row: int, outcome: StepOutcome, now_s: float
+    ) -> None:
+        sequence = chunk.sequence
+        scores = sequence.scores
+        if scores is not None:
+            try:
+                scores.add(self._engine.logits()[logits_row : logits_row + chunk.num_logits])
+            except FloatingPointError as error:
+                self._faults += 1
+                outcome.events.append(self._finish(sequence, "error", now_s, error=str(error)))
+                return
+        if not chunk.is_last:
+            return
+        if sequence.scores_prompt:
+            outcome.events.append(self._finish(sequence, "scored", now_s))
+        elif sequence.limit == sequence.prompt_length:  # max_tokens is 0
+            outcome.events.append(self._finish(sequence, "length", now_s))
+        else:
+            row = logits_row + chunk.num_logits - 1
+            self._choose(sequence, row, outcome, now_s)
+
+    def _greedy_ids(self) -> NDArray[np.int32]:
+        if self._greedy is None:
+            self._greedy = self._engine.greedy()
+        return self._greedy
+
+    def _choose(
+        self,
+        sequence: Sequence,
+        logits_row: int,
+        outcome: StepOutcome,
+        now_s: float,
+    ) -> None:
+        """Choose the next token of one sequence, and report it."""
+        sampler = sequence.sampler
+        logprobs = None
+        row = sequence.row
+        assert row is not None, "it runs"
+        length = int(self._table.length[row])
+        if sampler.is_plain:
+            token_id = int(self._greedy_ids()[logits_row])
+        else:
+            try:
+                token_id, logprobs = sampler.choose(
+                    self._engine.logits()[logits_row],
+                    tokens=self._table.tokens[row, :length],
+                    generated=length - sequence.prompt_length,
+                )
+            except (FloatingPointError, RequestError) as error:
+                self._faults += 1
+                outcome.events.append(self._finish(sequence, "error", now_s, error=str(error)))
+                return
+        self._accept(sequence, row, token_id, logprobs, outcome, now_s)
 
     def _accept(
-        self, sequence: Sequence, token_id: int, logprobs: Logprobs | None, now_s: float
-    ) -> TokenEvent:
-        length = sequence.length
-        sequence.tokens[length] = token_id
-        length += 1
-        sequence.length = length
-        sequence.sampler.observe(token_id)
+        self,
+        sequence: Sequence,
+        row: int,
+        token_id: int,
+        logprobs: Logprobs | None,
+        outcome: StepOutcome,
+        now_s: float,
+    ) -> None:
+        table = self._table
+        length = int(table.length[row])
+        table.tokens[row, length] = token_id
+        table.last[row] = token_id
+        table.length[row] = length + 1
+        self._output_tokens += 1
+        sampler = sequence.sampler
+        sampler.observe(token_id)
+        event = TokenEvent(
+            sequence.request_id, [token_id], None if logprobs is None else [logprobs]
+        )
         if sequence.first_token_s == 0.0:
             sequence.first_token_s = now_s
-        if token_id in sequence.end_ids:
-            event = self._finish(sequence, "stop", now_s)
-        elif length >= sequence.limit:
-            event = self._finish(sequence, "length", now_s)
-        else:
-            event = TokenEvent(sequence.request_id, [token_id])
-        event.token_ids = [token_id]
-        if logprobs is not None:
-            event.logprobs = [logprobs]
-        return event
+            event.cached_tokens = sequence.cached_tokens
+            if sequence.scores is not None:
+                event.prompt_logprobs = sequence.scores.logprobs()
+                sequence.scores = None
+        outcome.events.append(event)
+        ends = token_id in sequence.stop_ids or (sequence.obeys_eos and self._is_eos[token_id])
+        if ends or length + 1 >= sequence.limit:
+            event.finish_reason = "stop" if ends else "length"
+            event.timings = self._drop(sequence, now_s)
+        elif sampler.is_complete:
+            # The token is part of the answer, unlike an end token: the end is an event of its own.
+            outcome.events.append(self._finish(sequence, "stop", now_s))
 
     def _finish(
         self, sequence: Sequence, reason: FinishReason, now_s: float, *, error: str | None = None
     ) -> TokenEvent:
-        self._drop(sequence)
         event = (ScoredPrompt if sequence.scores_prompt else TokenEvent)(
-            sequence.request_id,
-            [],
-            finish_reason=reason,
-            error=error,
-            timings=sequence.timings(now_s),
+            sequence.request_id, [], finish_reason=reason, error=error
         )
-        if isinstance(event, ScoredPrompt) and reason == "scored":
-            event.prompt_logits = np.concatenate(sequence.logit_rows)
+        if isinstance(event, ScoredPrompt):
+            if reason == "scored" and sequence.scores is not None:
+                event.prompt_logits = sequence.scores.logits()
+        elif reason == "length" and sequence.scores is not None:
+            event.prompt_logprobs = sequence.scores.logprobs()
+            event.cached_tokens = sequence.cached_tokens
+        event.timings = self._drop(sequence, now_s)
         return event
 
-    def _drop(self, sequence: Sequence) -> None:
+    def _drop(self, sequence: Sequence, now_s: float) -> Timings:
+        row = sequence.row
+        length = sequence.tokens.size if row is None else int(self._table.length[row])
         del self._sequences[sequence.request_id]
+        self._with_deadline.pop(sequence.request_id, None)
+        self._constrained.pop(sequence.request_id, None)
         self._scheduler.remove(sequence)
-        if not self._sequences:
-            self._builder.forget()
+        return sequence.timings(length, now_s)
 
 
 def check_prompt(prompt_ids: Iterable[int], vocab_size: int) -> NDArray[np.int32]:
@@ -287,19 +519,22 @@ def check_prompt(prompt_ids: Iterable[int], vocab_size: int) -> NDArray[np.int32
     Raises:
         RequestError: If there is none, or one is no id of the vocabulary.
     """
-    try:
-        ids = [operator.index(token_id) for token_id in prompt_ids]
-    except TypeError as error:
-        raise RequestError(
-            f"prompt_ids must be whole numbers: {error}", field="prompt_ids"
-        ) from error
-    if not ids:
+    if isinstance(prompt_ids, np.ndarray) and prompt_ids.dtype == np.int32:
+        ids = prompt_ids
+    else:
+        try:
+            ids = np.array([operator.index(token_id) for token_id in prompt_ids], np.int64)
+        except (TypeError, OverflowError) as error:
+            raise RequestError(
+                f"prompt_ids must be whole numbers: {error}", field="prompt_ids"
+            ) from error
+    if not ids.size:
         raise RequestError("the prompt is empty; give at least one token", field="prompt_ids")
-    least, most = min(ids), max(ids)
-    if least < 0 or most >= vocab_size:
-        bad = least if least < 0 else most
+    bad = np.flatnonzero((ids < 0) | (ids >= vocab_size))
+    if bad.size:
+        place = int(bad[0])
         raise RequestError(
-            f"prompt_ids[{ids.index(bad)}] is {bad}; the vocabulary holds ids 0 to {vocab_size - 1}",
+            f"prompt_ids[{place}] is {ids[place]}; the vocabulary holds ids 0 to {vocab_size - 1}",
             field="prompt_ids",
         )
-    return np.array(ids, np.int32)
+    return ids.astype(np.int32)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["candidates", "draw", "draw_any", "largest_ids", "log_total"]
+__all__ = ["candidates", "draw", "draw_any", "exclude_top", "largest_ids", "log_total"]
 
 Ids = NDArray[np.int64]
 Float32 = NDArray[np.float32]
@@ -70,6 +70,25 @@ def candidates(
 def draw(ids: Ids, probabilities: Float64, random: float) -> int:
     """Return the id at ``random`` (in [0, 1)) of the distribution, ids in ascending order."""
     return int(ids[_place(probabilities, random)])
+
+
+def exclude_top(ids: Ids, probabilities: Float64, threshold: float) -> tuple[Ids, Float64]:
+    """Return the distribution without its likeliest tokens (XTC: "exclude top choices").
+
+    All tokens at least as likely as the threshold but the least likely of them are excluded, so that a
+    token that is good enough stays; of equally likely ones the highest id stays.
+
+    >>> exclude_top(np.array([3, 5, 8]), np.array([0.5, 0.125, 0.375]), 0.2)[0].tolist()
+    [5, 8]
+    """
+    above = np.flatnonzero(probabilities >= threshold)
+    if above.size < 2:
+        return ids, probabilities
+    stays = above[above.size - 1 - int(probabilities[above][::-1].argmin())]
+    kept = np.ones(ids.size, np.bool_)
+    kept[above] = False
+    kept[stays] = True
+    return _select(ids, probabilities, np.flatnonzero(kept))
 
 
 def draw_any(logits: Float32, temperature: float, random: float) -> int:

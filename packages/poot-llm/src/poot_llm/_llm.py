@@ -132,7 +132,9 @@ class LLM:
         self._lock = FairLock()
         self._inbox: dict[int, deque[TokenEvent]] = {}
         try:
-            self._driver = Driver(opened.engine, eos_token_ids=opened.eos_token_ids)
+            self._driver = Driver(
+                opened.engine, eos_token_ids=opened.eos_token_ids, vocabulary=opened.vocabulary
+            )
         except BaseException:
             self._release()
             raise

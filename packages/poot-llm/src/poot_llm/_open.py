@@ -14,6 +14,7 @@ from poot_llm._tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from poot_executor import Engine, EngineOptions
+    from poot_llm._vocabulary import Vocabulary
     from poot_load import Checkpoint
     from poot_models import KVLayer, Model
 
@@ -66,6 +67,15 @@ class OpenedModel:
     resources: ExitStack
     sampling_defaults: dict[str, Any] = field(default_factory=dict[str, Any])
     load_s: float = 0.0
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """What tokens stand for, or None where the checkpoint has no tokenizer."""
+        if self.tokenizer is None:
+            return None
+        from poot_llm._vocabulary import Vocabulary
+
+        return Vocabulary(self.tokenizer, self.engine.info.vocab_size, self.eos_token_ids)
 
 
 def open_model(path: str | Path, options: OpenOptions) -> OpenedModel:

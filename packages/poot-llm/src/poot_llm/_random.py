@@ -38,18 +38,19 @@ def philox4x32(
     return a, b, c, d
 
 
-def uniform(seed: int, choice: int, position: int) -> float:
+def uniform(seed: int, choice: int, position: int, *, purpose: int = 0) -> float:
     """Return a number in [0, 1) with 53 random bits.
 
     Args:
         seed: Key of the request, taken modulo 2**64.
         choice: Which answer of the request this is.
         position: Position in the sequence of the token to draw.
+        purpose: 0 draws the token; further numbers of one position have purposes of their own.
 
     >>> uniform(7, 0, 12) == uniform(7, 0, 12) != uniform(7, 0, 13)
     True
     """
     high, low, _, _ = philox4x32(
-        (position & _MASK, choice & _MASK, 0, 0), (seed & _MASK, (seed >> 32) & _MASK)
+        (position & _MASK, choice & _MASK, purpose, 0), (seed & _MASK, (seed >> 32) & _MASK)
     )
     return ((high >> 5) * 67108864 + (low >> 6)) / 9007199254740992  # 2**26 and 2**53

@@ -15,7 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from poot_llm._filters import candidates, draw, draw_any, largest_ids, log_total
+from poot_llm._dry import dry_penalties
+from poot_llm._filters import candidates, draw, draw_any, exclude_top, largest_ids, log_total
+from poot_llm._preparation import Preparation
 from poot_llm._random import uniform
 from poot_llm._sampling_params import SamplingParams
 
@@ -73,23 +75,28 @@ class RowSampler:
     Args:
         params: What the request asks.
         end_ids: Tokens that end the sequence; forbidden until ``min_tokens``.
-        prompt_ids: The prompt, for the repetition penalty.
+        prompt: (n,) ids, for the repetition penalty.
         vocab_size: Width of a row; end tokens past it are left out.
         limit: Most tokens that will be added.
         choice: Which answer of the request this is.
+        preparation: What the driver's ``prepare`` made of the parameters.
 
     Attributes:
         is_plain: Whether the engine's own greedy choice is the answer at every position.
+        is_complete: Whether the constraint admits nothing more.
     """
 
     __slots__ = (
         "_bias_ids",
         "_bias_values",
         "_choice",
+        "_dry_breakers",
         "_end_ids",
+        "_matcher",
         "_params",
         "_seed",
         "_seen",
+        "is_complete",
         "is_plain",
     )  # fmt: skip
 
@@ -98,10 +105,11 @@ class RowSampler:
         params: SamplingParams,
         *,
         end_ids: Iterable[int],
-        prompt_ids: Iterable[int],
+        prompt: NDArray[np.int32],
         vocab_size: int,
         limit: int,
         choice: int = 0,
+        preparation: Preparation | None = None,
     ) -> None:
         self._params = params
         self._choice = choice
@@ -110,28 +118,42 @@ class RowSampler:
         bias = params.logit_bias
         self._bias_ids = np.array(list(bias), np.int64)
         self._bias_values = np.array(list(bias.values()), np.float32)
-        self._seen = _Seen.of(prompt_ids, limit) if params.has_penalties else None
+        self._seen = _Seen.of(prompt.tolist(), limit) if params.has_penalties else None
+        preparation = preparation or Preparation()
+        self._matcher = preparation.matcher
+        self._dry_breakers = preparation.dry_breakers
+        self.is_complete = False
         self.is_plain = (
             params.is_greedy
             and params.logprobs is None
             and not bias
             and self._seen is None
+            and self._matcher is None
+            and params.dry_multiplier == 0.0
             and params.min_tokens == 0
         )
 
-    def choose(self, row: Float32, *, position: int, generated: int) -> tuple[int, Logprobs | None]:
+    def prepare_mask(self) -> None:
+        """Find out which tokens the constraint admits next; ``choose`` does it where nobody did."""
+        if self._matcher is not None:
+            self._matcher.prepare_mask()
+
+    def choose(
+        self, row: Float32, *, tokens: NDArray[np.int32], generated: int
+    ) -> tuple[int, Logprobs | None]:
         """Return the next token and, where the request asks for them, its log-probabilities.
 
         Args:
             row: (vocab_size,) raw logits, not changed.
-            position: Position that the token will have.
+            tokens: (n,) prompt and answer so far.
             generated: Tokens of the answer so far.
 
         Raises:
             FloatingPointError: If the largest logit is no finite number.
+            RequestError: If the constraint ran into a limit of its own.
         """
         params = self._params
-        edited = self._edit(row, generated)
+        edited = self._edit(row, tokens, generated)
         if params.is_greedy:
             token_id = int(edited.argmax())
             if not math.isfinite(edited[token_id]):
@@ -139,13 +161,14 @@ class RowSampler:
                     f"the largest logit is {edited[token_id]}; the model's output is not finite"
                 )
         else:
-            token_id = self._draw(edited, uniform(self._seed, self._choice, position))
+            token_id = self._draw(edited, tokens.size)
         if params.logprobs is None:
             return token_id, None
         return token_id, row_logprobs(row, token_id, params.logprobs)
 
-    def _draw(self, logits: Float32, random: float) -> int:
+    def _draw(self, logits: Float32, position: int) -> int:
         params = self._params
+        random = uniform(self._seed, self._choice, position)
         if params.is_unfiltered:
             return draw_any(logits, params.temperature, random)
         ids, probabilities = candidates(
@@ -156,25 +179,55 @@ class RowSampler:
             min_p=params.min_p,
             typical_p=params.typical_p,
         )
+        if params.xtc_probability > 0.0:
+            acts = uniform(self._seed, self._choice, position, purpose=1) < params.xtc_probability
+            if acts:
+                ids, probabilities = exclude_top(ids, probabilities, params.xtc_threshold)
         return draw(ids, probabilities, random)
 
     def observe(self, token_id: int) -> None:
         """Count a token of the answer."""
         if self._seen is not None:
             self._seen.add(token_id)
+        if self._matcher is not None:
+            self._matcher.consume(token_id)
+            self.is_complete = self._matcher.is_complete
 
-    def _edit(self, row: Float32, generated: int) -> Float32:
-        """Return the row with bias, minimum length and penalties; the row itself where none apply."""
-        forbids_end = generated < self._params.min_tokens and self._end_ids.size > 0
-        if not (forbids_end or self._bias_ids.size or self._seen is not None):
+    def _edit(self, row: Float32, tokens: NDArray[np.int32], generated: int) -> Float32:
+        """Return the row with all that changes logits; the row itself where nothing does."""
+        params = self._params
+        forbids_end = generated < params.min_tokens and self._end_ids.size > 0
+        has_dry = params.dry_multiplier > 0.0
+        if not (
+            forbids_end
+            or has_dry
+            or self._bias_ids.size
+            or self._seen is not None
+            or self._matcher is not None
+        ):
             return row
         edited = row.copy()
+        if self._matcher is not None:
+            allowed = self._matcher.mask(row.size)
+            edited[~allowed] = -np.inf
+            # Where the constraint leaves nothing but an end, it goes before the least length.
+            forbids_end = forbids_end and allowed.sum() > allowed[self._end_ids].sum()
         if self._bias_ids.size:
             edited[self._bias_ids] += self._bias_values
         if forbids_end:
             edited[self._end_ids] = -np.inf
         if self._seen is not None:
             self._penalise(edited, self._seen)
+        if has_dry:
+            ids, penalties = dry_penalties(
+                tokens,
+                multiplier=params.dry_multiplier,
+                base=params.dry_base,
+                allowed_length=params.dry_allowed_length,
+                search_range=params.dry_range,
+                breakers=self._dry_breakers,
+            )
+            edited[ids] -= penalties
         return edited
 
     def _penalise(self, edited: Float32, seen: _Seen) -> None:

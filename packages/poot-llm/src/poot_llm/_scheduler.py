@@ -1,42 +1,116 @@
 """The scheduler: which tokens of which sequences go into the next step.
 
 Continuous batching (Orca, OSDI 2022) with chunked prefill (Sarathi-Serve, arXiv:2403.02310): every
-sequence that decodes gets its token first, then prompts fill the rest of the step's token budget,
-first come first served. When the pool runs out the youngest sequence is put back and its keys and
-values are computed anew later; its tokens are kept, so nothing of its answer changes.
+sequence that decodes gets its token first, then prompts fill what the pace allows of the step's token
+budget, in order of priority and arrival. When the pool runs out the last in that order is put back and
+its keys and values are computed anew later; its tokens are kept, so nothing of its answer changes.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from poot_llm._blocks import BlockManager
+from poot_llm._pace import Pace
+from poot_llm._rows import RowTable
 from poot_llm._sequence import Sequence
 
-__all__ = ["Scheduler"]
+__all__ = ["Chunk", "Scheduler", "StepPlan"]
+
+_MOST_PASSED_OVER = 64
+"""Waiting sequences that are looked at in one step beyond those that are admitted."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A piece of a prompt in a step.
+
+    Attributes:
+        sequence: Whose prompt it is.
+        start: First position.
+        count: Tokens.
+        num_logits: How many of the last positions' logits are wanted.
+        is_last: Whether it completes the prompt.
+    """
+
+    sequence: Sequence
+    start: int
+    count: int
+    num_logits: int
+    is_last: bool
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """What a step computes: first one token of each row that decodes, then chunks of prompts.
+
+    Attributes:
+        rows: (D,) rows of the table that decode.
+        chunks: Pieces of prompts.
+    """
+
+    rows: NDArray[np.intp]
+    chunks: list[Chunk]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of all chunks."""
+        return sum(chunk.count for chunk in self.chunks)
 
 
 class Scheduler:
     """Plans steps.
 
     Args:
+        table: Rows of running sequences.
         blocks: The pool.
         block_size: Tokens of one block.
-        max_sequences: Most rows of a step.
-        max_step_tokens: Most tokens of a step; at least ``max_sequences``.
+        max_step_tokens: Most tokens of a step; at least as many as the table has rows.
+        max_logits: Most rows of logits of a step; at least as many as the table has rows.
+        pace: Bounds prompt tokens in steps that decode.
+        shares_prefixes: Whether blocks with equal content are shared and kept.
+
+    Attributes:
+        waiting: In order of their keys.
+        running: In order of admission.
+        preemptions: Sequences put back so far.
+        query_tokens: Prompt tokens looked up in the prefix cache so far.
+        hit_tokens: Prompt tokens found there so far.
     """
 
     def __init__(
-        self, blocks: BlockManager, *, block_size: int, max_sequences: int, max_step_tokens: int
+        self,
+        table: RowTable,
+        blocks: BlockManager,
+        *,
+        block_size: int,
+        max_step_tokens: int,
+        max_logits: int,
+        pace: Pace,
+        shares_prefixes: bool,
     ) -> None:
+        self._table = table
         self._blocks = blocks
         self._block_size = block_size
-        self._max_sequences = max_sequences
         self._max_step_tokens = max_step_tokens
-        # Both in order of arrival: whoever runs came before whoever waits.
-        self.waiting: deque[Sequence] = deque()
+        self._max_logits = max_logits
+        self._pace = pace
+        self._shares_prefixes = shares_prefixes
+        self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.preemptions = 0
+        self.query_tokens = 0
+        self.hit_tokens = 0
+        self._queued_tokens = 0
+        self._by_row: list[Sequence | None] = [None] * table.num_free
+        self._decoding: NDArray[np.intp] | None = None  # None after any change
+        self._prefilling: list[Sequence] = []
+        # Who computes the block of a hash that is not there yet.
+        self._computing: dict[bytes, Sequence] = {}
         self._spare_logits = 0
 
     @property
@@ -44,101 +118,234 @@ class Scheduler:
         """Whether any sequence waits or runs."""
         return bool(self.running or self.waiting)
 
+    @property
+    def waiting_tokens(self) -> int:
+        """Tokens of waiting sequences and of prompts under way that are not computed yet."""
+        if not self._prefilling:
+            return self._queued_tokens
+        rows = [sequence.row for sequence in self._prefilling]
+        table = self._table
+        return self._queued_tokens + int((table.length[rows] - table.computed[rows]).sum())
+
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
-        self.waiting.append(sequence)
+        if self._shares_prefixes:
+            sequence.extend_hashes(sequence.tokens, self._block_size)
+        self._wait(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence that ended and free its blocks."""
-        if sequence in self.running:
-            self.running.remove(sequence)
-        else:
+        if sequence.row is None:
             self.waiting.remove(sequence)
-        self._release(sequence)
+            self._queued_tokens -= sequence.tokens.size
+        else:
+            self._leave(sequence)
 
-    def plan(self) -> list[Sequence]:
-        """Return the rows of the next step with ``scheduled`` and ``wanted`` set, and their blocks.
+    def sequence_at(self, row: int) -> Sequence:
+        """Return whose row it is."""
+        sequence = self._by_row[row]
+        assert sequence is not None, f"row {row} belongs to nobody"
+        return sequence
 
-        Rows that decode stand first. The list is empty when there is no work.
-        """
+    def plan(self) -> StepPlan:
+        """Return the next step; its blocks are there. It is empty when there is no work."""
         preemptions = self.preemptions
         rows = self._plan_decodes()
-        if len(rows) < len(self.running) or self.waiting:
-            # A step never wants more rows of logits than max_sequences. Each running sequence may
-            # want one; prompts whose logits are all wanted share what is left.
-            self._spare_logits = self._max_sequences - len(self.running)
-            budget = self._plan_prefills(rows, self._max_step_tokens - len(rows))
+        chunks: list[Chunk] = []
+        if self._prefilling or self.waiting:
+            budget = self._max_step_tokens - rows.size
+            if rows.size:
+                budget = min(budget, self._pace.allowance(rows.size))
+            # Each running sequence may want a row of logits; scored prompts share what is left.
+            self._spare_logits = self._max_logits - len(self.running)
+            for sequence in self._prefilling:
+                if budget:
+                    budget -= self._plan_chunk(sequence, budget, chunks)
             if self.preemptions == preemptions:
-                self._admit(rows, budget)
-        return rows
+                self._admit(budget, chunks)
+        return StepPlan(rows, chunks)
 
-    def _plan_decodes(self) -> list[Sequence]:
-        rows: list[Sequence] = []
-        running = self.running
-        block_size = self._block_size
-        place = 0
-        while place < len(running):
-            sequence = running[place]
-            place += 1
-            computed = sequence.computed
-            if sequence.length - computed != 1 or sequence.scores_prompt:
+    def advance(self, plan: StepPlan) -> None:
+        """Count what the step computed, and name the blocks that it completed."""
+        table = self._table
+        rows = plan.rows
+        if rows.size:
+            computed = table.computed[rows] + 1
+            table.computed[rows] = computed
+            if self._shares_prefixes:
+                for row in rows[computed % self._block_size == 0]:
+                    sequence = self._by_row[row]
+                    if sequence is not None:  # what failed has ended, and its blocks hold nothing
+                        self._name_blocks(sequence)
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            if sequence.row is None:
                 continue
-            if computed >= len(sequence.blocks) * block_size and not self._grow(sequence):
-                break
-            sequence.scheduled = sequence.wanted = 1
-            rows.append(sequence)
+            table.computed[sequence.row] = chunk.start + chunk.count
+            if self._shares_prefixes:
+                self._name_blocks(sequence)
+            if chunk.is_last:
+                self._prefilling.remove(sequence)
+                sequence.is_decoding = True
+                self._decoding = None
+
+    def _plan_decodes(self) -> NDArray[np.intp]:
+        rows = self._decoding_rows()
+        table = self._table
+        full = table.computed[rows] >= table.num_blocks[rows] * self._block_size
+        if full.any():
+            for row in rows[full]:
+                sequence = self._by_row[row]
+                if sequence is not None and sequence.is_decoding:  # it may just have been put back
+                    self._grow(sequence)
+            rows = self._decoding_rows()
         return rows
 
-    def _plan_prefills(self, rows: list[Sequence], budget: int) -> int:
-        for sequence in self.running:
-            if budget and (sequence.pending > 1 or sequence.scores_prompt):
-                budget -= self._plan_chunk(sequence, budget)
-                rows.append(sequence)
-        return budget
+    def _decoding_rows(self) -> NDArray[np.intp]:
+        if self._decoding is None:
+            listed = [sequence.row for sequence in self.running if sequence.is_decoding]
+            self._decoding = np.array(listed, np.intp)
+        return self._decoding
 
-    def _admit(self, rows: list[Sequence], budget: int) -> None:
-        while self.waiting and budget > 0 and self._spare_logits > 0:
-            sequence = self.waiting[0]
-            count = -(-sequence.length // self._block_size)
-            # Whoever runs may want a block soon; to admit now and put back next step is waste.
-            if self._blocks.num_free < count + len(self.running):
-                return
-            blocks = self._blocks.allocate(count)
-            assert blocks is not None, "free blocks were counted"
-            self.waiting.popleft()
-            self.running.append(sequence)
-            self._spare_logits -= 1
-            sequence.blocks = blocks
-            sequence.blocks_version += 1
-            budget -= self._plan_chunk(sequence, budget)
-            rows.append(sequence)
-
-    def _plan_chunk(self, sequence: Sequence, budget: int) -> int:
-        count = min(sequence.pending, budget)
-        if sequence.scores_prompt:
-            count = min(count, 1 + self._spare_logits)
+    def _plan_chunk(self, sequence: Sequence, budget: int, chunks: list[Chunk]) -> int:
+        table = self._table
+        row = sequence.row
+        assert row is not None, "it runs"
+        start = int(table.computed[row])
+        pending = int(table.length[row]) - start
+        count = min(pending, budget)
+        wanted = int(count == pending)
+        if sequence.scores is not None:
+            wanted = count = min(count, 1 + self._spare_logits)
             self._spare_logits -= count - 1
-            sequence.wanted = count
-        else:
-            sequence.wanted = int(count == sequence.pending)
-        sequence.scheduled = count
+        chunks.append(Chunk(sequence, start, count, wanted, count == pending))
         return count
 
-    def _grow(self, sequence: Sequence) -> bool:
-        """Give a sequence one more block; return False where it was itself put back."""
-        while (blocks := self._blocks.allocate(1)) is None:
-            victim = self.running.pop()
-            self._release(victim)
-            victim.restart()
-            self.waiting.appendleft(victim)
-            self.preemptions += 1
-            if victim is sequence:
-                return False
-        sequence.blocks += blocks
-        sequence.blocks_version += 1
-        return True
+    def _admit(self, budget: int, chunks: list[Chunk]) -> None:
+        place = 0
+        while budget > 0 and self._spare_logits > 0 and self._table.num_free:
+            if place >= min(len(self.waiting), _MOST_PASSED_OVER):
+                return
+            sequence = self.waiting[place]
+            shared = self._shared_blocks(sequence)
+            if self._is_computed_by_another(sequence, len(shared)):
+                place += 1
+                continue
+            needed = -(-sequence.tokens.size // self._block_size) - len(shared)
+            left = self._blocks.num_free - self._blocks.num_idle_among(shared)
+            # Whoever runs may want a block soon; to admit now and put back next step is waste.
+            if left < needed + len(self.running):
+                return
+            del self.waiting[place]
+            self._queued_tokens -= sequence.tokens.size
+            self._start(sequence, shared, needed)
+            budget -= self._plan_chunk(sequence, budget, chunks)
 
-    def _release(self, sequence: Sequence) -> None:
-        self._blocks.free(reversed(sequence.blocks))
-        sequence.blocks = []
-        sequence.blocks_version += 1
+    def _shared_blocks(self, sequence: Sequence) -> list[int]:
+        """Return blocks with the sequence's own content; one token at least is left to compute."""
+        if not self._shares_prefixes or sequence.scores is not None:
+            return []
+        most = (sequence.tokens.size - 1) // self._block_size
+        return self._blocks.match(sequence.hashes[:most])
+
+    def _is_computed_by_another(self, sequence: Sequence, num_shared: int) -> bool:
+        if not self._shares_prefixes or sequence.scores is not None:
+            return False
+        most = (sequence.tokens.size - 1) // self._block_size
+        return num_shared < most and sequence.hashes[num_shared] in self._computing
+
+    def _start(self, sequence: Sequence, shared: list[int], needed: int) -> None:
+        """Give a sequence a row and its blocks."""
+        table = self._table
+        self._blocks.share(shared)
+        blocks = self._blocks.allocate(needed)
+        assert blocks is not None, "free blocks were counted"
+        row = sequence.row = table.take()
+        self._by_row[row] = sequence
+        self.running.append(sequence)
+        self._prefilling.append(sequence)
+        self._spare_logits -= 1
+        size = sequence.tokens.size
+        found = len(shared) * self._block_size
+        table.tokens[row, :size] = sequence.tokens
+        table.length[row] = size
+        table.last[row] = sequence.tokens[-1]
+        table.computed[row] = found
+        table.limit[row] = sequence.limit
+        table.request_ids[row] = sequence.request_id
+        table.obeys_eos[row] = sequence.obeys_eos
+        table.needs_care[row] = not sequence.sampler.is_plain or bool(sequence.stop_ids)
+        table.append_blocks(row, [*shared, *blocks])
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = found
+            if self._shares_prefixes:
+                self.query_tokens += size
+                self.hit_tokens += found
+        if self._shares_prefixes:
+            sequence.num_named = len(shared)
+            for name in sequence.hashes[len(shared) :]:
+                self._computing.setdefault(name, sequence)
+
+    def _name_blocks(self, sequence: Sequence) -> None:
+        """Tell the pool what the full blocks of a sequence hold."""
+        table = self._table
+        row = sequence.row
+        assert row is not None, "it runs"
+        known = int(table.computed[row]) // self._block_size
+        if known > len(sequence.hashes):
+            tokens = table.tokens[row, : known * self._block_size]
+            sequence.extend_hashes(tokens, self._block_size)
+        for place in range(sequence.num_named, known):
+            name = sequence.hashes[place]
+            self._blocks.name(int(table.tables[row, place]), name)
+            if self._computing.get(name) is sequence:
+                del self._computing[name]
+        sequence.num_named = known
+
+    def _wait(self, sequence: Sequence) -> None:
+        insort(self.waiting, sequence, key=_key)
+        self._queued_tokens += sequence.tokens.size
+
+    def _grow(self, sequence: Sequence) -> None:
+        """Give a sequence one more block, or put it back."""
+        while (blocks := self._blocks.allocate(1)) is None:
+            victim = max(self.running, key=_key)
+            self._put_back(victim)
+            if victim is sequence:
+                return
+        assert sequence.row is not None, "it runs"
+        self._table.append_blocks(sequence.row, blocks)
+
+    def _put_back(self, sequence: Sequence) -> None:
+        row = sequence.row
+        assert row is not None, "it runs"
+        sequence.tokens = self._table.tokens[row, : self._table.length[row]].copy()
+        self._leave(sequence)
+        if sequence.scores is not None:
+            sequence.scores.restart()
+        sequence.preemptions += 1
+        self.preemptions += 1
+        self._wait(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        row = sequence.row
+        assert row is not None, "it runs"
+        if sequence.is_decoding:
+            sequence.is_decoding = False
+            self._decoding = None
+        else:
+            self._prefilling.remove(sequence)
+            if self._shares_prefixes:
+                for name in sequence.hashes:
+                    if self._computing.get(name) is sequence:
+                        del self._computing[name]
+        # Later blocks are worth less than those before them: they go first.
+        self._blocks.free(reversed(self._table.blocks(row)))
+        self.running.remove(sequence)
+        self._by_row[row] = None
+        self._table.give_back(row)
+        sequence.row = None
+
+
+def _key(sequence: Sequence) -> tuple[int, int]:
+    return sequence.key

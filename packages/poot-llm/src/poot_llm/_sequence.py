@@ -1,4 +1,4 @@
-"""One request under way: its tokens, its blocks and how far it has come."""
+"""One request under way: what it asks, how far it has come, and where its time went."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from poot_llm._prefix import extend_hashes, root_hash
 from poot_llm._request import Request, Timings
 from poot_llm._sampler import RowSampler
+from poot_llm._scoring import PromptScores
 
 __all__ = ["Sequence"]
 
@@ -16,21 +18,28 @@ __all__ = ["Sequence"]
 class Sequence:
     """State of one request; the scheduler and the driver change it.
 
+    While it runs, its tokens, lengths and blocks stand in a row of the table.
+
     Attributes:
-        tokens: (limit,) int32, prompt and answer; the first ``length`` are set.
-        length: Tokens known.
-        computed: Tokens whose keys and values stand in the pool.
-        limit: Length at which the sequence ends.
-        blocks: KV blocks, in order of position.
-        blocks_version: Changes whenever ``blocks`` does.
-        scheduled: Tokens that the current step computes.
-        wanted: Rows of logits that the current step returns for it.
+        key: Order of admission: priority, then arrival.
+        row: Its row while it runs, or None.
+        tokens: Prompt and answer as they were when it last waited.
+        limit: Length at which it ends.
+        sampler: Chooses its tokens.
+        stop_ids: Tokens that end it beside the model's own end tokens.
+        obeys_eos: Whether the model's own end tokens end it.
+        is_decoding: Whether it runs and all tokens but the last are computed.
+        scores: What it collects of its prompt, or None where nothing is wanted (any more).
+        hashes: Of its full blocks, in order.
+        num_named: How many of its blocks the pool knows by their hashes.
+        cached_tokens: Tokens of the prompt found in the prefix cache on its first admission.
+        deadline_s: When it ends at the latest (``time.perf_counter``), or None.
     """
 
     __slots__ = (
-        "blocks", "blocks_version", "computed", "end_ids", "first_step_s", "first_token_s",
-        "length", "limit", "logit_rows", "preemptions", "prompt_length", "request_id", "sampler",
-        "scheduled", "scores_prompt", "start_s", "tokens", "wanted",
+        "cached_tokens", "deadline_s", "first_step_s", "first_token_s", "hashes", "is_decoding",
+        "key", "limit", "num_named", "obeys_eos", "preemptions", "prompt_length", "request_id",
+        "root", "row", "sampler", "scores", "scores_prompt", "start_s", "stop_ids", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -40,54 +49,45 @@ class Sequence:
         prompt: NDArray[np.int32],
         *,
         limit: int,
-        end_ids: frozenset[int],
-        vocab_size: int,
+        sampler: RowSampler,
     ) -> None:
+        params = request.params
         self.request_id = request_id
+        self.key = (request.priority, request_id)
+        self.row: int | None = None
         self.prompt_length = prompt.size
+        self.tokens = prompt
         self.limit = limit
-        self.tokens: NDArray[np.int32] = np.empty(max(limit, prompt.size), np.int32)
-        self.tokens[: prompt.size] = prompt
-        self.length = prompt.size
-        self.computed = 0
-        self.blocks: list[int] = []
-        self.blocks_version = 0
-        self.scheduled = 0
-        self.wanted = 0
-        self.end_ids = end_ids
+        self.sampler = sampler
+        self.stop_ids = frozenset(params.stop_token_ids)
+        self.obeys_eos = not params.ignore_eos
+        self.is_decoding = False
         self.scores_prompt = request.scores_prompt
-        self.logit_rows: list[NDArray[np.float32]] = []
+        self.scores: PromptScores | None = None
+        if request.scores_prompt or params.prompt_logprobs is not None:
+            num_top = None if request.scores_prompt else params.prompt_logprobs
+            self.scores = PromptScores(prompt, num_top)
+        self.root = root_hash(cache_salt=request.cache_salt)
+        self.hashes: list[bytes] = []
+        self.num_named = 0
+        self.cached_tokens: int | None = None
         self.preemptions = 0
-        self.sampler = RowSampler(
-            request.params,
-            end_ids=end_ids,
-            prompt_ids=prompt.tolist(),
-            vocab_size=vocab_size,
-            limit=max(0, limit - prompt.size),
-            choice=request.choice,
-        )
         self.start_s = perf_counter()
+        self.deadline_s = None if request.deadline_s is None else self.start_s + request.deadline_s
         self.first_step_s = 0.0
         self.first_token_s = 0.0
 
-    @property
-    def pending(self) -> int:
-        """Tokens that are known but not computed."""
-        return self.length - self.computed
+    def extend_hashes(self, tokens: NDArray[np.int32], block_size: int) -> None:
+        """Hash the full blocks of ``tokens``, its tokens from the first on."""
+        extend_hashes(self.hashes, self.root, tokens, block_size)
 
-    @property
-    def generated(self) -> int:
-        """Tokens of the answer so far."""
-        return self.length - self.prompt_length
+    def timings(self, length: int, now_s: float) -> Timings:
+        """Return where the time went until ``now_s`` (``time.perf_counter``).
 
-    def restart(self) -> None:
-        """Forget what was computed, not what is known."""
-        self.computed = 0
-        self.logit_rows.clear()
-        self.preemptions += 1
-
-    def timings(self, now_s: float) -> Timings:
-        """Return where the time went until ``now_s`` (``time.perf_counter``)."""
+        Args:
+            length: Tokens known.
+            now_s: End of the time that counts.
+        """
         first_step = self.first_step_s or now_s
         first_token = self.first_token_s or now_s
         return Timings(
@@ -95,6 +95,7 @@ class Sequence:
             prefill_s=first_token - first_step,
             decode_s=now_s - first_token,
             prompt_tokens=self.prompt_length,
-            output_tokens=self.generated,
+            output_tokens=length - self.prompt_length,
             preemptions=self.preemptions,
+            cached_tokens=self.cached_tokens or 0,
         )

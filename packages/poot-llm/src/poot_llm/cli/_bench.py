@@ -65,7 +65,7 @@ def run_bench(
                 f"the context is {context}; {prefill} prompt tokens and {decode} steps need {needed}",
                 field="context",
             )
-        driver = Driver(opened.engine)
+        driver = Driver(opened.engine, shares_prefixes=False)
         measure_prefill(driver, opened.engine, prefill, seed=0)  # pages, caches and clocks settle
         measure_decode(driver, opened.engine, min(decode, 8), seed=0, depth=depth, batch=batch)
         peak = 0.0

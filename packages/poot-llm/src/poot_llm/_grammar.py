@@ -1,0 +1,164 @@
+"""Constraints compiled by llguidance: which tokens may come next.
+
+Compilation is bounded in fuel and in the size of what it builds, so it ends within about a second; the
+depth and size of what goes in are bounded where the constraint is made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import llguidance
+import numpy as np
+from numpy.typing import NDArray
+
+from poot_core import RequestError
+from poot_llm._constraint import Constraint
+
+if TYPE_CHECKING:
+    from poot_llm._vocabulary import Vocabulary
+
+__all__ = ["GrammarCompiler", "Matcher"]
+
+_MOST_GRAMMARS = 64
+_JSON_OBJECT = {"type": "object"}
+_JSON_OPTIONS: Any = {
+    # Unbounded space is all that some models ever write.
+    "whitespace_pattern": r"[\x20\x0A\x0D\x09]{0,16}",
+}
+
+
+class Matcher:
+    """Follows one answer through a constraint.
+
+    Attributes:
+        is_complete: Whether the answer fits and nothing more may come.
+    """
+
+    def __init__(self, matcher: llguidance.LLMatcher) -> None:
+        self._matcher = matcher
+        self._mask: bytes | None = None
+        self.is_complete = False
+
+    def prepare_mask(self) -> None:
+        """Compute which tokens may come next, unless that is known."""
+        if self._mask is None:
+            self._mask = self._matcher.compute_bitmask()
+
+    def mask(self, vocab_size: int) -> NDArray[np.bool_]:
+        """Return (vocab_size,) which tokens may come next.
+
+        Raises:
+            RequestError: If the constraint has become too complex to follow.
+        """
+        self.prepare_mask()
+        assert self._mask is not None, "it is prepared"
+        self._check()
+        bits = np.frombuffer(self._mask, np.uint8)
+        allowed = np.unpackbits(bits, count=vocab_size, bitorder="little")
+        return allowed.view(np.bool_)
+
+    def consume(self, token_id: int) -> None:
+        """Take a token that the mask allowed."""
+        self._mask = None
+        self._matcher.consume_token(token_id)
+        self.is_complete = self._matcher.is_stopped() and not self._matcher.is_error()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            message = self._matcher.get_error().strip().splitlines()[0]
+            raise RequestError(f"the constraint cannot be followed further: {message}")
+
+
+class GrammarCompiler:
+    """Compiles constraints for one vocabulary and keeps the latest; thread-safe.
+
+    Args:
+        vocabulary: Tokens of the model.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._tokenizer = _tokenizer(vocabulary)
+        self._limits = llguidance.LLParserLimits(
+            initial_lexer_fuel=5_000_000, max_grammar_size=200_000, verbose_errors=False
+        )
+        self._lock = Lock()
+        self._compiled: OrderedDict[Constraint, llguidance.LLMatcher] = OrderedDict()
+
+    def compile(self, constraint: Constraint) -> Matcher:
+        """Return a fresh matcher.
+
+        Raises:
+            RequestError: If the constraint is malformed, not supported or beyond a limit.
+        """
+        with self._lock:
+            found = self._compiled.get(constraint)
+        if found is None:
+            found = llguidance.LLMatcher(
+                self._tokenizer, _grammar(constraint), log_level=0, limits=self._limits
+            )
+            if found.is_error():
+                raise RequestError(
+                    f"the {constraint.kind} cannot be compiled: {_first_lines(found.get_error())}",
+                    field=constraint.kind,
+                )
+        with self._lock:
+            self._compiled[constraint] = found
+            self._compiled.move_to_end(constraint)
+            while len(self._compiled) > _MOST_GRAMMARS:
+                self._compiled.popitem(last=False)
+            return Matcher(found.deep_copy())
+
+
+def _grammar(constraint: Constraint) -> str:
+    make = llguidance.LLMatcher
+    try:
+        match constraint.kind:
+            case "json_object":
+                return make.grammar_from_json_schema(_JSON_OBJECT, overrides=_JSON_OPTIONS)
+            case "json_schema":
+                return make.grammar_from_json_schema(constraint.value, overrides=_JSON_OPTIONS)
+            case "regex":
+                return make.grammar_from_regex(constraint.value)
+            case "grammar":
+                return make.grammar_from_lark(constraint.value)
+            case "choice":
+                texts: list[str] = json.loads(constraint.value)
+                # JSON strings are what the dialect's literals are.
+                return make.grammar_from_lark("start: " + " | ".join(map(json.dumps, texts)))
+    except ValueError as error:
+        raise RequestError(
+            f"the {constraint.kind} cannot be compiled: {_first_lines(str(error))}",
+            field=constraint.kind,
+        ) from error
+
+
+def _first_lines(text: str) -> str:
+    return " ".join(text.strip().splitlines()[:3])[:500]
+
+
+class _Tokens:
+    """The vocabulary in the shape that llguidance reads."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._encode = vocabulary.tokenizer.encode
+        self.tokens = vocabulary.tokens
+        self.special_token_ids = sorted(vocabulary.special_ids)
+        self.bos_token_id = None
+        self.eos_token_id = vocabulary.end_ids[0]
+
+    def __call__(self, text: str) -> list[int]:
+        return self._encode(text, adds_special=False)
+
+
+def _tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
+    if not vocabulary.end_ids:
+        raise RequestError("this model names no end token, which a constraint needs")
+    return llguidance.LLTokenizer(
+        llguidance.TokenizerWrapper(_Tokens(vocabulary)),
+        n_vocab=vocabulary.vocab_size,
+        eos_token=list(vocabulary.end_ids),
+    )

@@ -1,0 +1,69 @@
+"""How many prompt tokens share a step with decoding, so that running streams do not stutter."""
+
+from __future__ import annotations
+
+__all__ = ["Pace"]
+
+_LONGEST_STEP = 2.5
+"""Length of a step with a prompt in it, in steps without: streams then see gaps of at most this."""
+_LEAST_TOKENS = 16
+_FIRST_TOKENS = 64
+_WEIGHT = 0.2
+_OUTLIER = 4.0
+
+
+class Pace:
+    """Learns from the steps that ran what a prompt token costs.
+
+    What a request gets does not depend on how its prompt was cut, so neither on these times.
+
+    Args:
+        max_prefill_tokens: A fixed number in place of a learnt one.
+    """
+
+    def __init__(self, max_prefill_tokens: int | None = None) -> None:
+        self._fixed = max_prefill_tokens
+        # Seconds of a step of decoding alone, by the bits of its number of rows.
+        self._decode_s: dict[int, float] = {}
+        self._token_s: float | None = None
+
+    def allowance(self, num_decodes: int) -> int:
+        """Return how many prompt tokens may share a step with so many rows that decode.
+
+        >>> pace = Pace()
+        >>> pace.observe(4, 0, 0.006)
+        >>> pace.observe(4, 100, 0.026)
+        >>> pace.allowance(4)
+        45
+        """
+        if self._fixed is not None:
+            return self._fixed
+        decode_s = self._decode_s.get(num_decodes.bit_length())
+        if decode_s is None or self._token_s is None:
+            return _FIRST_TOKENS
+        return max(_LEAST_TOKENS, round((_LONGEST_STEP - 1) * decode_s / self._token_s))
+
+    def observe(self, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:
+        """Take note of a step.
+
+        Args:
+            num_decodes: Rows of one token.
+            num_prompt_tokens: Further tokens.
+            seconds: What the device took.
+        """
+        if not num_decodes or self._fixed is not None:
+            return
+        bucket = num_decodes.bit_length()
+        if not num_prompt_tokens:
+            self._decode_s[bucket] = _mix(self._decode_s.get(bucket), seconds)
+            return
+        decode_s = self._decode_s.get(bucket)
+        if decode_s is not None and num_prompt_tokens >= _LEAST_TOKENS:
+            cost = max(seconds - decode_s, 0.05 * seconds) / num_prompt_tokens
+            self._token_s = _mix(self._token_s, cost)
+
+
+def _mix(old: float | None, new: float) -> float:
+    if old is None:
+        return new
+    return old + _WEIGHT * (min(new, _OUTLIER * old) - old)
