@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from poot_core import DeviceCaps, DType, Target
+from poot_core import DeviceCaps, DType, Target, u64
 from poot_kernel.compile import CompileService, KernelPackage
 from poot_kernel.ir.core import KernelFunction
 from poot_kernel.targets.common.lower import (
@@ -28,7 +28,8 @@ def package_kernels(
     """Return SPIR-V modules of lane and tile kernels for a Vulkan device; see ``targets/build.py``.
 
     Features of the target: ``coopmat`` (KHR cooperative matrices of 16), ``dot8`` (packed dot
-    products), ``floats`` (infinities and NaN are kept).
+    products), ``floats`` (infinities and NaN are kept), ``push256`` (256 bytes of push constants,
+    else 128).
     """
     _ = service
     packages: list[KernelPackage] = []
@@ -60,6 +61,8 @@ def compile_spirv(
 ) -> DeviceKernel:
     """Return a kernel as a SPIR-V module whose arguments are push constants of 8 bytes each.
 
+    Where they are too many for push constants, the only one is the address of their block.
+
     Args:
         kernel: A verified kernel.
         threads: Invocations of a workgroup; chosen by the products' shapes without.
@@ -77,8 +80,16 @@ def compile_spirv(
     products = CooperativeProducts() if has_matrices else FragmentProducts()
     count = threads or default_threads(kernel, machine.subgroup_size, share=4096)
     dtypes = [dtype for _, dtype in parameter_dtypes(kernel)]
+    limit = 256 if "push256" in features else 128
     with machine.at_entry():
-        arguments = _push_constants(machine, dtypes)
+        if 8 * len(dtypes) <= limit:
+            arguments = _push_constants(machine, dtypes)
+        else:
+            (block,) = _push_constants(machine, [u64])
+            arguments = [
+                machine.load("global", block, 8 * number, dtype, 1)[0]
+                for number, dtype in enumerate(dtypes)
+            ]
     low = lower_kernel(
         kernel, machine, products, arguments, threads=count, multiples=multiples or {}
     )

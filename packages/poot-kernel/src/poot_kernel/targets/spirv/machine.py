@@ -45,7 +45,7 @@ class SpirvMachine(AtomMachine):
         """
         self.subgroup_size = subgroup_size
         self.features = features
-        self.atoms = dot_atoms(subgroup_size)
+        self.atoms = dot_atoms(subgroup_size) if subgroup_size >= 16 else ()
         self.module = m = SpirvModule()
         self.void, self.bool = m.type("TypeVoid"), m.type("TypeBool")
         self.u32, self.f32 = m.type("TypeInt", 32, 0), m.type("TypeFloat", 32)
