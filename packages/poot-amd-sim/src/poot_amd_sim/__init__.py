@@ -1,0 +1,18 @@
+"""An interpreter of AMD GPU assembly text in NumPy, for tests of poot's kernels without a GPU."""
+
+from poot_amd_sim._dispatch import WAVE_ORDERS, WaveOrder, dispatch, pack_arguments
+from poot_amd_sim._errors import SimulationFault, UnknownInstruction
+from poot_amd_sim._memory import Memory
+from poot_amd_sim._program import Program, parse_programs
+
+__all__ = [
+    "WAVE_ORDERS",
+    "Memory",
+    "Program",
+    "SimulationFault",
+    "UnknownInstruction",
+    "WaveOrder",
+    "dispatch",
+    "pack_arguments",
+    "parse_programs",
+]
