@@ -15,7 +15,7 @@ from poot_core import CompileError
 __all__ = ["Binding", "array_views", "bind_arrays", "declaration"]
 
 _DECLARATION = re.compile(
-    r"^@group\(0\) @binding\(\d+\) var<storage, \w+> m(\d+): array<(.+)>;$", re.MULTILINE
+    r"^@group\(0\) @binding\(\d+\) var<storage, (\w+)> m(\d+): array<(.+)>;$", re.MULTILINE
 )
 
 
@@ -40,9 +40,12 @@ def declaration(number: int, element: str, binding: Binding) -> str:
     )
 
 
-def array_views(code: str) -> dict[int, str]:
-    """Return the element type of each array that a shader declares, by parameter number."""
-    return {int(number): element for number, element in _DECLARATION.findall(code)}
+def array_views(code: str) -> dict[int, tuple[str, bool]]:
+    """Return element type and whether it is written of each declared array, by parameter number."""
+    return {
+        int(number): (element, access == "read_write")
+        for access, number, element in _DECLARATION.findall(code)
+    }
 
 
 def bind_arrays(code: str, bindings: Sequence[tuple[int, Binding]]) -> str:
@@ -55,7 +58,8 @@ def bind_arrays(code: str, bindings: Sequence[tuple[int, Binding]]) -> str:
     Raises:
         CompileError: If arrays of different element types are to share a binding, or one is missing.
     """
-    views, chosen = array_views(code), dict(bindings)
+    views = {number: element for number, (element, _) in array_views(code).items()}
+    chosen = dict(bindings)
     if views.keys() - chosen.keys():
         raise CompileError(f"arrays {sorted(views.keys() - chosen.keys())} have no binding")
     first: dict[int, int] = {}
@@ -66,7 +70,7 @@ def bind_arrays(code: str, bindings: Sequence[tuple[int, Binding]]) -> str:
         raise CompileError(f"arrays of different element types share a binding: {views}, {chosen}")
 
     def declared(match: re.Match[str]) -> str:
-        number = int(match[1])
+        number = int(match[2])
         if names[number] != number:
             return ""
         return declaration(number, views[number], chosen[number])

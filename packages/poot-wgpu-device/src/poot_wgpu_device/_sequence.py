@@ -1,0 +1,223 @@
+"""Prepared sequences: bind groups and arguments settled, grids by the symbols' values."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poot_core import DeviceError, ShapeError, UnsupportedError, f32
+from poot_executor import (
+    BufferArgument,
+    GridArgument,
+    Launch,
+    ScalarArgument,
+    SymbolArgument,
+)
+from poot_kernel import Size
+from poot_wgpu_device._binding import BoundArrays, BufferLimits, bind_buffers
+from poot_wgpu_device._gpu import Gpu
+from poot_wgpu_device._kernel import PipelineMaker, WgpuKernel
+from poot_wgpu_device._memory import WgpuBuffer
+from poot_wgpu_device._native import Flags
+
+__all__ = ["Dispatch", "WgpuSequence"]
+
+Words = NDArray[np.uint32]
+Dispatch = tuple[Any, Any, int, int]
+"""Pipeline, bind group, workgroups on x and on y."""
+
+_MAX_STEPS = 128  # sets of sizes whose grids are kept
+
+
+class WgpuSequence:
+    """Launches whose memory is bound; holds buffers, kernels and bind groups alive.
+
+    Attributes:
+        symbols: Symbols that a step gives values for.
+        labels: One for each launch.
+    """
+
+    def __init__(
+        self, launches: Sequence[Launch], gpu: Gpu, maker: PipelineMaker, limits: BufferLimits
+    ) -> None:
+        self.labels = tuple(launch.label or launch.kernel.entry for launch in launches)
+        self.symbols = _symbols(launches)
+        self._gpu = gpu
+        self._max_workgroups = int(gpu.adapter.limits.maxComputeWorkgroupsPerDimension)
+        self._launches = [_Prepared(launch, limits) for launch in launches]
+        self._steps: OrderedDict[tuple[int, ...], list[Dispatch | None]] = OrderedDict()
+        self._bound: tuple[int, ...] | None = None
+        alignment = int(gpu.adapter.limits.minUniformBufferOffsetAlignment)
+        sizes = [-(-4 * x.num_words // alignment) * alignment for x in self._launches]
+        self._starts = [sum(sizes[:number]) for number in range(len(sizes))]
+        self._words: Words = np.zeros(max(4, sum(sizes) // 4), np.uint32)
+        self._groups: list[Any] = []
+        self._uniform: Any = None
+        if launches:
+            self._bind(maker)
+
+    def _bind(self, maker: PipelineMaker) -> None:
+        gpu = self._gpu
+        maker.make([(x.kernel, x.arrays.pattern) for x in self._launches])
+        usage = Flags.UNIFORM | Flags.COPY_TARGET
+        self._uniform = gpu.buffer(4 * len(self._words), usage, "arguments")
+        for launch, start in zip(self._launches, self._starts, strict=True):
+            launch.pipeline, layout = launch.kernel.pipelines[launch.arrays.pattern]
+            ranges = [(self._uniform, start, 4 * launch.num_words), *launch.arrays.ranges]
+            launch.group = gpu.group(layout, ranges)
+            self._groups.append(launch.group)
+            first = start // 4
+            self._words[first : first + len(launch.words)] = launch.words
+
+    def key(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the symbols' values.
+
+        Raises:
+            DeviceError: If a symbol has no value, or one that does not fit.
+        """
+        try:
+            found = tuple([sizes[name] for name in self.symbols])
+        except KeyError as error:
+            raise DeviceError(f"symbol {error} has no value in this step, got {sizes}") from None
+        if found and not 0 <= min(found) <= max(found) < 1 << 31:
+            raise DeviceError(f"a symbol is negative or does not fit 31 bits in this step: {sizes}")
+        return found
+
+    def bind(self, key: tuple[int, ...]) -> list[Dispatch | None]:
+        """Write the arguments that follow from the symbols' values; return the dispatches.
+
+        A launch without workgroups is None.
+        """
+        steps = self._steps.get(key)
+        if steps is None:
+            values = dict(zip(self.symbols, key, strict=True))
+            steps = [launch.dispatch(values, self._max_workgroups) for launch in self._launches]
+            self._steps[key] = steps
+            if len(self._steps) > _MAX_STEPS:
+                self._steps.popitem(last=False)
+        if key != self._bound:
+            values = dict(zip(self.symbols, key, strict=True))
+            for launch, start in zip(self._launches, self._starts, strict=True):
+                launch.patch(self._words[start // 4 :], values)
+            if self._launches:
+                self._gpu.write(self._uniform, 0, self._words.view(np.uint8))
+            self._bound = key
+        return steps
+
+    def release(self) -> None:
+        """Give bind groups and arguments back."""
+        lib = self._gpu.native.lib
+        groups, self._groups = self._groups, []
+        for group in groups:
+            lib.wgpuBindGroupRelease(group)
+        if self._uniform is not None:
+            lib.wgpuBufferRelease(self._uniform)
+            self._uniform = None
+
+
+class _Prepared:
+    """One launch: its words, and what depends on symbols."""
+
+    def __init__(self, launch: Launch, limits: BufferLimits) -> None:
+        kernel = self.kernel = cast("WgpuKernel", launch.kernel)
+        package = kernel.package
+        self._label = launch.label or kernel.entry
+        if len(package.parameters) != len(launch.arguments):
+            raise ShapeError(
+                f"launch {self._label!r} of {kernel.entry!r} passes {len(launch.arguments)} "
+                f"arguments, the kernel takes {len(package.parameters)}"
+            )
+        if not 1 <= len(launch.grid) <= 3:
+            raise ShapeError(f"launch {self._label!r} has {len(launch.grid)} grid axes, not 1 to 3")
+        self.pipeline: Any = None
+        self.group: Any = None
+        self.num_words = -(-(len(package.parameters) + 1) // 4) * 4
+        self.words: Words = np.zeros(self.num_words, np.uint32)
+        self._grid = tuple(Size.parse(text) for text in package.grid)
+        self._dims = launch.grid
+        self._known: dict[str, int] = {}
+        self._open: list[tuple[int, str, Callable[[Mapping[str, int]], int]]] = []
+        self._buffers: list[WgpuBuffer] = []
+        self.arrays: BoundArrays = self._settle(launch, limits)
+
+    def _settle(self, launch: Launch, limits: BufferLimits) -> BoundArrays:
+        places: dict[int, tuple[WgpuBuffer, int]] = {}
+        parameters = self.kernel.package.parameters
+        for number, (argument, (name, kind)) in enumerate(
+            zip(launch.arguments, parameters, strict=True)
+        ):
+            if isinstance(argument, BufferArgument) != (kind == "pointer"):
+                raise ShapeError(
+                    f"launch {self._label!r} passes {argument} for parameter {name!r}, a {kind}"
+                )
+            match argument:
+                case BufferArgument(buffer, offset):
+                    places[number] = (cast("WgpuBuffer", buffer), offset)
+                    self._buffers.append(cast("WgpuBuffer", buffer))
+                case SymbolArgument(symbol):
+                    self._open.append((number, name, _lookup(symbol)))
+                case GridArgument(axis):
+                    self._open.append((number, name, launch.grid[axis].count))
+                case ScalarArgument():
+                    self.words[number] = self._scalar(name, argument)
+                    if argument.dtype.is_integer:
+                        self._known[name] = int(argument.value)
+        arrays = bind_buffers(self.kernel.views, places, limits, self._label)
+        for number, offset in arrays.offsets.items():
+            self.words[number] = offset
+        return arrays
+
+    def _scalar(self, name: str, argument: ScalarArgument) -> int:
+        if argument.dtype is f32:
+            return int(np.float32(argument.value).view(np.uint32))
+        value = int(argument.value)
+        if not -(1 << 31) <= value < 1 << 32:
+            raise UnsupportedError(
+                f"launch {self._label!r} passes {name} = {value}; WGSL integers have 32 bits"
+            )
+        return value & 0xFFFFFFFF
+
+    def patch(self, words: Words, values: Mapping[str, int]) -> None:
+        """Write what symbols stand for into the launch's words."""
+        for number, _, value in self._open:
+            words[number] = value(values)
+
+    def dispatch(self, values: Mapping[str, int], most: int) -> Dispatch | None:
+        """Return the dispatch for the symbols' values."""
+        if any(dim.count(values) == 0 for dim in self._dims):
+            return None
+        scalars = dict(self._known)
+        for _, name, value in self._open:
+            scalars[name] = value(values)
+        total = math.prod(size.evaluate(scalars) for size in self._grid)
+        if total <= 0:
+            return None
+        rows = -(-total // most)
+        if rows > most:
+            raise UnsupportedError(
+                f"launch {self._label!r} has {total} workgroups, the adapter takes {most * most}"
+            )
+        return self.pipeline, self.group, -(-total // rows), rows
+
+
+def _lookup(symbol: str) -> Callable[[Mapping[str, int]], int]:
+    return lambda values: values[symbol]
+
+
+def _symbols(launches: Sequence[Launch]) -> tuple[str, ...]:
+    names: dict[str, None] = {}
+    for launch in launches:
+        for dim in launch.grid:
+            if dim.divisor < 1 or dim.coefficient < 0:
+                raise ShapeError(f"launch {launch.label!r} has the grid axis {dim}")
+            if dim.symbol is not None:
+                names[dim.symbol] = None
+        for argument in launch.arguments:
+            if isinstance(argument, SymbolArgument):
+                names[argument.symbol] = None
+    return tuple(names)
