@@ -7,7 +7,7 @@ from poot_kernel.compile._cache import KernelCache, current_epoch
 from poot_kernel.compile._host import host_arch, host_features, host_target
 from poot_kernel.compile._identity import source_fingerprint
 from poot_kernel.compile._loader import LoadedCode, load_objects
-from poot_kernel.compile._package import KernelPackage, PackagedMap
+from poot_kernel.compile._package import KernelPackage, KernelSplit, PackagedMap
 from poot_kernel.compile._request import CompiledObject, CompileKind, CompileRequest
 from poot_kernel.compile._service import CompileService
 
@@ -18,6 +18,7 @@ __all__ = [
     "CompiledObject",
     "KernelCache",
     "KernelPackage",
+    "KernelSplit",
     "LoadedCode",
     "PackagedMap",
     "current_epoch",

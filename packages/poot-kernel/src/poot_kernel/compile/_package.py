@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 from poot_core import CompileError
 
-__all__ = ["KernelPackage", "PackagedMap"]
+__all__ = ["KernelPackage", "KernelSplit", "PackagedMap"]
 
 _MAGIC = b"POOTGPU1"
 
@@ -27,6 +27,34 @@ class PackagedMap:
     shape: tuple[str, ...]
     box: tuple[int, ...]
     itemsize: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSplit:
+    """Work that a workgroup's subgroups share by chunks: their number is settled at launch.
+
+    Attributes:
+        chunks: How many chunks there are: a size over integer parameters, as text.
+        max_subgroups: Most subgroups of a workgroup; fewer may be launched, results are the same.
+        partial_bytes: Workgroup memory for each chunk; ``shared_bytes`` is that of each subgroup.
+    """
+
+    chunks: str
+    max_subgroups: int
+    partial_bytes: int
+
+    def launch(self, chunks: int, shared_bytes: int, limit: int) -> tuple[int, int]:
+        """Return subgroups and bytes of workgroup memory for a launch.
+
+        >>> KernelSplit(chunks="", max_subgroups=8, partial_bytes=512).launch(14, 30000, 232448)
+        (7, 217168)
+        """
+        count = max(1, min(self.max_subgroups, chunks))
+        while count > 1 and count * shared_bytes + chunks * self.partial_bytes > limit:
+            count -= 1
+        # As few as take the same number of turns.
+        count = -(-chunks // -(-chunks // count)) if chunks else 1
+        return count, count * shared_bytes + chunks * self.partial_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +88,7 @@ class KernelPackage:
     tensor_maps: tuple[PackagedMap, ...] = ()
     is_persistent: bool = False
     is_overlapping: bool = False
+    split: KernelSplit | None = None
 
     def encode(self) -> bytes:
         """Return it as bytes."""
@@ -89,7 +118,10 @@ class KernelPackage:
             )  # fmt: skip
             parameters = tuple((str(n), str(k)) for n, k in facts.pop("parameters"))
             grid = tuple(facts.pop("grid"))
-            code = bytes(data[start + length :])
-            return cls(code=code, tensor_maps=maps, parameters=parameters, grid=grid, **facts)
+            split = facts.pop("split")
+            return cls(
+                code=bytes(data[start + length :]), tensor_maps=maps, parameters=parameters,
+                grid=grid, split=None if split is None else KernelSplit(**split), **facts,
+            )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise CompileError(f"{len(data)} bytes are no packaged GPU kernel: {error}") from error

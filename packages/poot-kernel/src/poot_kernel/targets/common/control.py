@@ -13,7 +13,7 @@ from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.staging import Stage
 from poot_kernel.targets.common.tiles import FragmentTile, OpaqueTile, Tile
 
-__all__ = ["CONTROL_HANDLERS", "Carried"]
+__all__ = ["CONTROL_HANDLERS", "Carried", "pipeline_schedule"]
 
 
 class Carried:
@@ -146,8 +146,12 @@ def _if(low: Lowering, op: Op) -> None:
 
 
 def _pipeline(low: Lowering, op: Op) -> None:
-    if low.products.pipeline(low, op):
-        return
+    if not low.products.pipeline(low, op):
+        pipeline_schedule(low, op)
+
+
+def pipeline_schedule(low: Lowering, op: Op) -> None:
+    """Lower a pipeline by the schedule that the machine can have."""
     if low.machine.has_async_copy:
         _ring(low, op)
     else:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from poot_core import DType, UnsupportedError, i32, i64, u64
+from poot_kernel.compile import KernelSplit
 from poot_kernel.ir.core import KernelFunction, Op
 from poot_kernel.ir.sizes import Size
 from poot_kernel.ir.types import ArrayType, ScalarType, TileType
@@ -49,6 +50,7 @@ class DeviceKernel:
         parameters: ``pointer`` or a scalar dtype's name, in order.
         tensor_maps: Further parameters, after those.
         is_persistent: Workgroups loop over the grid: launch one for each multiprocessor, on x.
+        split: How subgroups share a workgroup's chunks, settled at launch.
     """
 
     name: str
@@ -58,6 +60,7 @@ class DeviceKernel:
     parameters: tuple[str, ...]
     tensor_maps: tuple[TensorMap, ...] = ()
     is_persistent: bool = False
+    split: KernelSplit | None = None
 
 
 def parameter_dtypes(kernel: KernelFunction) -> list[tuple[str, DType]]:
@@ -72,17 +75,14 @@ def parameter_dtypes(kernel: KernelFunction) -> list[tuple[str, DType]]:
     return found
 
 
-def _check_signatures(kernel: KernelFunction) -> None:
+def _check_signatures(kernel: KernelFunction, known: tuple[str, ...]) -> None:
     """Refuse combine orders that tensor cores do not have or that are not built yet."""
     for op in kernel.body.walk():
-        if op.opcode == "mma" and op.attributes["signature"] not in _SIGNATURES:
+        if op.opcode == "mma" and op.attributes["signature"] not in known:
             raise UnsupportedError(
                 f"GPU targets do not multiply in the order {op.attributes['signature']!r} yet; "
-                f"they do in {', '.join(map(repr, _SIGNATURES))}"
+                f"they do in {', '.join(map(repr, known))}"
             )
-
-
-_SIGNATURES = ("native", "exact", "k16")
 
 
 def _mma(low: Lowering, op: Op) -> None:
@@ -134,7 +134,7 @@ def lower_kernel(
     Raises:
         UnsupportedError: If the kernel uses what GPU targets do not lower yet.
     """
-    _check_signatures(kernel)
+    _check_signatures(kernel, products.signatures)
     if threads % machine.subgroup_size:
         raise UnsupportedError(
             f"kernel {kernel.name!r} has {threads} invocations a workgroup, no multiple of the "

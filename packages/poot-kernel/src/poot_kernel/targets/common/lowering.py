@@ -33,7 +33,13 @@ class CopyStage(Protocol):
 
 
 class Products(ABC):
-    """How a target multiplies tiles."""
+    """How a target multiplies tiles.
+
+    Attributes:
+        signatures: Combine orders that it keeps.
+    """
+
+    signatures: tuple[str, ...] = ("native", "exact", "k16")
 
     @abstractmethod
     def accumulator(self, low: Lowering, op: Op) -> Fragment | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from poot_core import DeviceCaps, Target
-from poot_kernel.compile import CompileService, KernelPackage, PackagedMap
+from poot_kernel.compile import CompileService, KernelPackage, KernelSplit, PackagedMap
 from poot_kernel.ir.core import KernelFunction
+from poot_kernel.ir.sizes import ceildiv
 from poot_kernel.ir.types import ArrayType
 from poot_kernel.targets.common.lower import (
     DeviceKernel,
@@ -16,7 +17,9 @@ from poot_kernel.targets.common.lower import (
 )
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import FragmentProducts
-from poot_kernel.targets.nvptx.machine import PtxMachine, capability_of
+from poot_kernel.targets.nvptx.chunks import CHUNK, ChunkedProducts
+from poot_kernel.targets.nvptx.machine import REGION, PtxMachine, capability_of
+from poot_kernel.targets.nvptx.split import MAX_WARPS, SplitProducts, depth_of, suits_split
 from poot_kernel.targets.nvptx.warpgroup import (
     WarpgroupProducts,
     suits_warpgroups,
@@ -56,11 +59,10 @@ def compile_ptx(
     """
     machine = PtxMachine(arch)
     known = multiples or {}
-    is_specialised = arch == "sm_90a" and threads is None and suits_warpgroups(kernel, known)
-    products = WarpgroupProducts() if is_specialised else FragmentProducts()
-    count = threads or default_threads(kernel, machine.subgroup_size)
-    if is_specialised:
-        count = 2 * warpgroup_rows(kernel)
+    overlaps = machine.capability >= 90
+    products, count = _schedule(kernel, machine, arch, known, threads, overlaps=overlaps)
+    is_specialised = isinstance(products, WarpgroupProducts)
+    machine.is_split = isinstance(products, SplitProducts)
     parameters: list[str] = []
     arguments: list[Register] = []
     for number, (kind, dtype) in enumerate(parameter_dtypes(kernel)):
@@ -71,16 +73,20 @@ def compile_ptx(
             if kind == "pointer":
                 found = machine.result("cvta.to.global.u64", dtype, found)
         arguments.append(found)
-    overlaps = machine.capability >= 90
     if overlaps:
         # The next kernel may take the free places of this one's last wave; all wait for the writes
         # of those before them, so that order reaches over more than one.
         machine.line("griddepcontrol.launch_dependents")
-        machine.line("griddepcontrol.wait")
+        if not machine.is_split:  # it fetches weights first
+            machine.line("griddepcontrol.wait")
     low = lower_kernel(kernel, machine, products, arguments, threads=count, multiples=known)
     maps = tuple(products.tensor_maps) if isinstance(products, WarpgroupProducts) else ()
     parameters += [f"\t.param .align 64 .b8 map{number}[128]" for number in range(len(maps))]
-    launched = count + 128 if is_specialised else count  # the loading warp's group
+    launched = count
+    if is_specialised:
+        launched += 128  # the loading warp's group
+    elif machine.is_split:
+        launched *= MAX_WARPS
     lines = [
         f".version {_version(machine.capability)}",
         f".target {arch}",
@@ -94,8 +100,8 @@ def compile_ptx(
         *([".minnctapersm 1"] if is_specialised else []),
         "{",
         *machine.declarations(),
-        *machine.entry,
-        *machine.body,
+        *(line.replace(REGION, str(low.shared_bytes)) for line in machine.entry),
+        *(line.replace(REGION, str(low.shared_bytes)) for line in machine.body),
         "\tret;",
         "}",
     ]
@@ -103,8 +109,30 @@ def compile_ptx(
     return DeviceKernel(
         name=kernel.name, code="\n".join(lines) + "\n", threads=launched,
         shared_bytes=low.shared_bytes, parameters=names, tensor_maps=maps,
-        is_persistent=is_specialised,
+        is_persistent=is_specialised, split=_split(kernel, products),
     )  # fmt: skip
+
+
+def _schedule(
+    kernel: KernelFunction, machine: PtxMachine, arch: str, known: Mapping[str, int],
+    threads: int | None, *, overlaps: bool,
+) -> tuple[FragmentProducts, int]:  # fmt: skip
+    """Return how tiles are multiplied, and by how many invocations."""
+    if threads is None and arch == "sm_90a" and suits_warpgroups(kernel, known):
+        return WarpgroupProducts(), 2 * warpgroup_rows(kernel)
+    if threads is None and machine.has_async_copy and suits_split(kernel):
+        return SplitProducts(overlaps=overlaps), machine.subgroup_size
+    return ChunkedProducts(), threads or default_threads(kernel, machine.subgroup_size)
+
+
+def _split(kernel: KernelFunction, products: FragmentProducts) -> KernelSplit | None:
+    if not isinstance(products, SplitProducts):
+        return None
+    return KernelSplit(
+        chunks=str(ceildiv(depth_of(kernel), CHUNK)),
+        max_subgroups=MAX_WARPS,
+        partial_bytes=products.partial_bytes,
+    )
 
 
 def package_kernels(
@@ -147,13 +175,20 @@ def _package(function: KernelFunction, arch: str) -> KernelPackage:
         ),
         is_persistent=built.is_persistent,
         is_overlapping=capability_of(arch) >= 90,
+        split=built.split,
     )
 
 
 def promised(function: KernelFunction) -> dict[str, int]:
-    """Return what a kernel's own types promise: arrays are aligned."""
-    return {
+    """Return what a kernel's own text promises: arrays are aligned, scalars are multiples."""
+    found = {
         value.name: value.type.alignment
         for value in function.parameters
-        if isinstance(value.type, ArrayType) and value.type.alignment
+        if isinstance(value.type, ArrayType)
     }
+    for op in function.body.walk():
+        if op.opcode == "assume_multiple" and op.operands[0] in function.parameters:
+            factor = op.attributes["factor"]
+            assert isinstance(factor, int)
+            found[op.operands[0].name] = factor
+    return found

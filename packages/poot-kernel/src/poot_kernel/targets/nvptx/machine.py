@@ -14,7 +14,9 @@ from poot_kernel.targets.common.products import Atom, AtomMachine, dot_atoms
 from poot_kernel.targets.common.tiles import FragmentTile, MemoryTile
 from poot_kernel.targets.nvptx.atoms import ATOMS, matrix_load
 
-__all__ = ["PtxMachine", "capability_of"]
+__all__ = ["REGION", "PtxMachine", "capability_of"]
+
+REGION = "WARP_REGION"  # stands in the text until the size of a warp's shared memory is known
 
 _CLASS = {
     "boolean": ("p", "pred"),
@@ -59,6 +61,7 @@ class PtxMachine(AtomMachine):
         self.has_async_copy = ampere
         self.shared_limit = SHARED_LIMITS.get(self.capability, 99 * 1024 if ampere else 64 * 1024)
         self.atoms = (*ATOMS, *dot_atoms(32)) if ampere else dot_atoms(32)
+        self.is_split = False  # a warp stands for the workgroup, see split.py
         self.tables: list[str] = []
         self.entry: list[str] = []
         self.body: list[str] = []
@@ -236,11 +239,28 @@ class PtxMachine(AtomMachine):
 
     def thread(self) -> Register:
         """Return the invocation's number."""
-        return self.result("mov.u32", u32, "%tid.x")
+        found = self.result("mov.u32", u32, "%tid.x")
+        return self.result("and.b32", u32, found, 31) if self.is_split else found
+
+    def warp(self) -> Register:
+        """Return the warp's number in its workgroup."""
+        return self.result("shr.u32", u32, self.result("mov.u32", u32, "%tid.x"), 5)
+
+    def num_warps(self) -> Register:
+        """Return the warps of a workgroup."""
+        return self.result("shr.u32", u32, self.result("mov.u32", u32, "%ntid.x"), 5)
 
     def shared_base(self) -> Register:
-        """Return where shared memory begins."""
-        return self.result("mov.u32", u32, "shared_block")
+        """Return where shared memory begins; under ``is_split`` that of the warp."""
+        found = self.result("mov.u32", u32, "shared_block")
+        if not self.is_split:
+            return found
+        return self.result("mad.lo.u32", u32, self.warp(), REGION, found)
+
+    def partials(self) -> Register:
+        """Return where shared memory begins that no warp has for itself, under ``is_split``."""
+        found = self.result("mov.u32", u32, "shared_block")
+        return self.result("mad.lo.u32", u32, self.num_warps(), REGION, found)
 
     def workgroup(self, axis: int) -> Register:
         """Return the workgroup's coordinate."""
@@ -287,7 +307,7 @@ class PtxMachine(AtomMachine):
 
     def barrier(self) -> None:
         """Synchronise the workgroup."""
-        self.line("bar.sync 0")
+        self.line("bar.warp.sync -1" if self.is_split else "bar.sync 0")
 
     def shuffle_xor(self, x: Register, mask: int) -> Register:
         """Exchange among lanes."""
