@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from poot_llm._answer import Delta, Output
     from poot_llm._constraint import Constraint, ConstraintKind
-    from poot_llm._driver import Driver, DriverStats
+    from poot_llm._driver import Driver, DriverStats, StepOutcome
     from poot_llm._errors import ContextLengthError, OverloadedError
     from poot_llm._llm import LLM
     from poot_llm._open import OpenedModel, OpenOptions, open_model
     from poot_llm._open_text import TextSide, open_text
+    from poot_llm._preparation import Preparation, needs_preparation
     from poot_llm._request import FinishReason, Request, ScoredPrompt, Timings, TokenEvent
     from poot_llm._sampler import Logprobs
     from poot_llm._sampling_params import SamplingParams
     from poot_llm._tokenizer import Tokenizer
+    from poot_llm._vocabulary import Vocabulary
 
 _HOME = {
     "LLM": "_llm",
@@ -35,13 +37,17 @@ _HOME = {
     "OpenedModel": "_open",
     "Output": "_answer",
     "OverloadedError": "_errors",
+    "Preparation": "_preparation",
     "Request": "_request",
     "SamplingParams": "_sampling_params",
     "ScoredPrompt": "_request",
+    "StepOutcome": "_driver",
     "TextSide": "_open_text",
     "Timings": "_request",
     "TokenEvent": "_request",
     "Tokenizer": "_tokenizer",
+    "Vocabulary": "_vocabulary",
+    "needs_preparation": "_preparation",
     "open_model": "_open",
     "open_text": "_open_text",
 }
@@ -60,13 +66,17 @@ __all__ = [
     "OpenedModel",
     "Output",
     "OverloadedError",
+    "Preparation",
     "Request",
     "SamplingParams",
     "ScoredPrompt",
+    "StepOutcome",
     "TextSide",
     "Timings",
     "TokenEvent",
     "Tokenizer",
+    "Vocabulary",
+    "needs_preparation",
     "open_model",
     "open_text",
 ]

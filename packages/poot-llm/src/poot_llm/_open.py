@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from poot_core import CheckpointError, RequestError, Settings
+from poot_llm._memory import free_memory_bytes
 from poot_llm._open_text import read_tokenizer, sampling_defaults
 from poot_llm._tokenizer import Tokenizer
 
@@ -31,14 +32,20 @@ __all__ = [
 DEFAULT_CONTEXT = 4096
 BLOCK_SIZE = 32
 MOST_THREADS = 1024
-POOL_BYTES = 512 << 20
-"""Size that the KV pool aims at when it may hold more than one full sequence. Host memory that no
-sequence has used yet is not resident."""
+_LEAST_POOL_BYTES = 512 << 20
+_POOL_SHARE = 0.4
+"""Share of the free memory that the KV pool may take. Host memory that no sequence has used yet is not
+resident."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenOptions:
-    """What a caller asks of a model; see ``LLM``."""
+    """What a caller asks of a model; see ``LLM``.
+
+    Attributes:
+        kv_bytes: Size that the KV pool aims at; None takes a share of the free memory. One full
+            sequence fits in any case, and no more than all sequences are given room for.
+    """
 
     backend: str = "auto"
     precision: str = "auto"
@@ -46,6 +53,7 @@ class OpenOptions:
     context: int | None = None
     max_sequences: int = 32
     max_step_tokens: int = 512
+    kv_bytes: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,7 +189,8 @@ def engine_options(model: Model, options: OpenOptions, settings: Settings) -> En
             f"precision is {options.precision!r}; it must be 'auto' or 'f32'", field="precision"
         )
     full = -(-context // BLOCK_SIZE)  # blocks of one full sequence
-    affordable = POOL_BYTES // max(1, BLOCK_SIZE * bytes_per_token(model.kv_layers))
+    pool_bytes = _pool_bytes() if options.kv_bytes is None else options.kv_bytes
+    affordable = pool_bytes // max(1, BLOCK_SIZE * bytes_per_token(model.kv_layers))
     return EngineOptions(
         backend=settings.backend if options.backend == "auto" else options.backend,
         precision=options.precision,
@@ -192,6 +201,16 @@ def engine_options(model: Model, options: OpenOptions, settings: Settings) -> En
         block_size=BLOCK_SIZE,
         num_blocks=max(full, min(full * options.max_sequences, affordable)),
     )
+
+
+def _pool_bytes() -> int:
+    """Return a power of two within a share of the free memory.
+
+    A plan depends on the number of blocks, so a size that follows each change of the free memory would
+    never be found in the cache again.
+    """
+    share = int(_POOL_SHARE * free_memory_bytes())
+    return max(_LEAST_POOL_BYTES, 1 << max(0, share.bit_length() - 1))
 
 
 def bytes_per_token(layers: tuple[KVLayer, ...], itemsize: int = 2) -> int:

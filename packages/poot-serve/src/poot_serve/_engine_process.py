@@ -17,6 +17,7 @@ import numpy as np
 
 from poot_core import DeviceError, PootError, RequestError
 from poot_llm import ContextLengthError, OverloadedError, SamplingParams
+from poot_serve._engine_blame import Blame
 from poot_serve._frames import (
     Cancel,
     EngineMetrics,
@@ -37,7 +38,7 @@ from poot_serve._frames import (
 __all__ = ["EngineProcess", "EngineState", "Ticket"]
 
 _READ_BYTES = 1 << 18
-_FIRST_BACKOFF_S = 0.5
+_FIRST_BACKOFF_S = 0.1
 _LONGEST_BACKOFF_S = 30.0
 _STABLE_S = 60.0  # an engine that lived so long did not die of its start
 
@@ -76,10 +77,14 @@ class Ticket:
 
     Attributes:
         waiting_tokens: Prompt tokens that are not computed yet.
+        fingerprint: What the same request has again when it is sent again.
     """
 
-    def __init__(self, engine: EngineProcess, key: int, prompt_tokens: int) -> None:
+    def __init__(
+        self, engine: EngineProcess, key: int, prompt_tokens: int, fingerprint: bytes
+    ) -> None:
         self.waiting_tokens = prompt_tokens  # until the first event
+        self.fingerprint = fingerprint
         self._engine = engine
         self._key = key
         self._events: asyncio.Queue[RowEvent | PootError] = asyncio.Queue()
@@ -140,10 +145,12 @@ class EngineProcess:
         self._max_requests = max_requests
         self._max_waiting_tokens = max_waiting_tokens
         self._tickets: dict[int, Ticket] = {}
+        self._blame = Blame()
         self._next_key = 0
         self._connection: socket.socket | None = None
         self._last_frame_s = monotonic()
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
+        self._is_ending = False
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -219,7 +226,8 @@ class EngineProcess:
 
         Raises:
             OverloadedError: As ``check_room``.
-            RequestError: If a number of the request does not fit.
+            RequestError: If a number of the request does not fit; with status 422 and code
+                ``request_crashes_engine`` if the same request was under way at two crashes.
             ContextLengthError: If the prompt is longer than the context.
         """
         self.check_room(1, len(prompt_ids))
@@ -229,10 +237,12 @@ class EngineProcess:
             raise ContextLengthError.of(len(prompt_ids), self.state.ready.context_tokens)
         key = self._next_key
         try:
+            prompt = np.array(prompt_ids, "<i4").tobytes()
+            fingerprint = self._blame.check(prompt, params)
             frame = encode_frame(
                 Submit(
                     key=key,
-                    prompt=np.array(prompt_ids, "<i4").tobytes(),
+                    prompt=prompt,
                     params=params,
                     choice=choice,
                     cache_salt=cache_salt,
@@ -243,7 +253,7 @@ class EngineProcess:
         except OverflowError as error:
             raise RequestError("a token id or a number of the request is too large") from error
         self._next_key += 1
-        ticket = self._tickets[key] = Ticket(self, key, len(prompt_ids))
+        ticket = self._tickets[key] = Ticket(self, key, len(prompt_ids), fingerprint)
         if len(self._tickets) == 1:
             self._last_frame_s = monotonic()
         self._outbox.put_nowait(frame)
@@ -272,6 +282,9 @@ class EngineProcess:
             ]
             try:
                 await self._read(ours)
+            except asyncio.CancelledError:
+                self._is_ending = True  # the server ends, so nobody crashed
+                raise
             finally:
                 for task in tasks:
                     task.cancel()
@@ -356,12 +369,15 @@ class EngineProcess:
             ticket.waiting_tokens = 0
             if event.finish_reason is not None:
                 del self._tickets[event.key]
+                self._blame.clear(ticket.fingerprint)
             ticket.put(event)
 
     def _fail_all(self) -> None:
         tickets, self._tickets = self._tickets, {}
         self.state.lost += len(tickets)
         self.state.metrics = EngineMetrics()
+        if not self._is_ending:
+            self._blame.add({ticket.fingerprint for ticket in tickets.values()})
         for ticket in tickets.values():
             ticket.put(
                 DeviceError("the engine ended while this request was under way; send it again")
