@@ -1,5 +1,5 @@
 """LLVM IR for AMD GPUs: kernel IR to text, which the compile service turns into objects."""
 
-from poot_kernel.targets.amdgcn.compile import compile_amdgcn
+from poot_kernel.targets.amdgcn.compile import compile_amdgcn, package_kernels
 
-__all__ = ["compile_amdgcn"]
+__all__ = ["compile_amdgcn", "package_kernels"]

@@ -1,4 +1,4 @@
-"""AMD's matrix instructions: WMMA on wave32 (gfx11), MFMA on wave64 (gfx9)."""
+"""What the generator knows of AMD architectures; their matrix instructions: WMMA, MFMA."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ class Architecture:
     """What the generator needs to know of one GPU architecture.
 
     Attributes:
+        name: Such as ``gfx1100``.
         subgroup_size: Lanes of a wave.
         has_mixed_dot: Whether byte dot products take one signed and one unsigned side.
+        has_row_exchange: Whether DPP exchanges lanes of a row of 16 by any mask, and the two rows
+            of 32 lanes (RDNA); otherwise quads alone.
         atoms: Matrix instructions.
     """
 
-    def __init__(self, subgroup_size: int, has_mixed_dot: bool, atoms: tuple[Atom, ...]) -> None:
-        self.subgroup_size, self.has_mixed_dot = subgroup_size, has_mixed_dot
+    def __init__(
+        self, name: str, subgroup_size: int, *, has_mixed_dot: bool = False,
+        has_row_exchange: bool = False, atoms: tuple[Atom, ...] = (),
+    ) -> None:  # fmt: skip
+        self.name, self.subgroup_size = name, subgroup_size
+        self.has_mixed_dot, self.has_row_exchange = has_mixed_dot, has_row_exchange
         self.atoms = (*atoms, *dot_atoms(subgroup_size))
 
 
@@ -35,6 +42,17 @@ def _wmma(name: str, element: str) -> Atom:
     )  # fmt: skip
 
 
+def _wmma_split(name: str, element: str) -> Atom:
+    """16x16x16 of gfx12: lanes 0-15 hold the first eight k, lanes 16-31 the others."""
+    return Atom(
+        name=f"llvm.amdgcn.wmma.f32.16x16x16.{name}.v8f32.v8{element}",
+        m=16, n=16, k=16, inputs=(name, name), output="f32",
+        a=AtomSide(bits_along(1, 1, 8), (*bits_along(0, 1, 16), Bit(1, 8))),
+        b=AtomSide(bits_along(0, 1, 8), (*bits_along(1, 1, 16), Bit(0, 8))),
+        acc=AtomSide(bits_along(0, 1, 8), (*bits_along(1, 1, 16), Bit(0, 8))),
+    )  # fmt: skip
+
+
 def _mfma(name: str, instruction: str) -> Atom:
     """16x16x16: four neighbouring k a lane, lanes / 16 along k; results four rows a lane."""
     return Atom(
@@ -46,15 +64,26 @@ def _mfma(name: str, instruction: str) -> Atom:
     )  # fmt: skip
 
 
+_RDNA4 = ("gfx1200", "gfx1201")
+_CDNA = ("gfx90a", "gfx942", "gfx950")
+
+
 def architecture(name: str) -> Architecture:
     """Return the facts of an architecture.
 
     Raises:
         UnsupportedError: If it is not covered yet.
     """
+    if name.startswith("gfx103"):
+        return Architecture(name, 32, has_row_exchange=True)
     if name.startswith("gfx11"):
-        return Architecture(32, True, (_wmma("bf16", "i16"), _wmma("f16", "f16")))
-    if name in ("gfx90a", "gfx942", "gfx950"):
+        atoms = (_wmma("bf16", "i16"), _wmma("f16", "f16"))
+        return Architecture(name, 32, has_mixed_dot=True, has_row_exchange=True, atoms=atoms)
+    if name in _RDNA4:
+        atoms = (_wmma_split("bf16", "i16"), _wmma_split("f16", "f16"))
+        return Architecture(name, 32, has_mixed_dot=True, has_row_exchange=True, atoms=atoms)
+    if name in _CDNA:
         atoms = (_mfma("bf16", "16x16x16bf16.1k"), _mfma("f16", "16x16x16f16"))
-        return Architecture(64, False, atoms)
-    raise UnsupportedError(f"{name!r} is not covered yet: gfx11xx, gfx90a, gfx942 and gfx950 are")
+        return Architecture(name, 64, atoms=atoms)
+    covered = ("gfx103x", "gfx11xx", *_RDNA4, *_CDNA)
+    raise UnsupportedError(f"{name!r} is not covered yet; covered are {', '.join(covered)}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from poot_core import DType, f32
+from poot_core import DeviceCaps, DType, Target, UnsupportedError, f32
+from poot_kernel.compile import CompileRequest, CompileService, KernelPackage
 from poot_kernel.ir.core import KernelFunction
+from poot_kernel.ir.types import ArrayType
 from poot_kernel.targets.amdgcn.atoms import architecture
 from poot_kernel.targets.amdgcn.machine import AmdMachine
 from poot_kernel.targets.common.lower import (
@@ -17,7 +19,7 @@ from poot_kernel.targets.common.lower import (
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import FragmentProducts
 
-__all__ = ["compile_amdgcn"]
+__all__ = ["compile_amdgcn", "package_kernels"]
 
 
 def compile_amdgcn(
@@ -66,6 +68,74 @@ def compile_amdgcn(
         name=kernel.name, code="\n".join(lines) + "\n", threads=count, shared_bytes=0,
         parameters=tuple(kind for kind, _ in found),
     )  # fmt: skip
+
+
+def package_kernels(
+    functions: Sequence[KernelFunction],
+    target: Target,
+    caps: DeviceCaps,
+    service: CompileService,
+) -> list[KernelPackage]:
+    """Return packages of relocatable objects, in order; a device links them.
+
+    Args:
+        functions: Verified kernels.
+        target: A ``rocm`` target.
+        caps: Facts of the device.
+        service: Compiles the LLVM IR.
+
+    Raises:
+        UnsupportedError: If a kernel uses what is not lowered for GPUs.
+        CompileError: If LLVM refuses a kernel.
+    """
+    facts = architecture(target.arch)
+    if caps.subgroup_size != facts.subgroup_size:
+        raise UnsupportedError(
+            f"{target} runs waves of {facts.subgroup_size}, not of {caps.subgroup_size}"
+        )
+    built = [
+        compile_amdgcn(function, arch=target.arch, multiples=_promised(function))
+        for function in functions
+    ]
+    objects = service.compile(
+        [
+            CompileRequest(
+                kind="llvm-amdgcn-object",
+                ir=str(kernel.code),
+                target=target,
+                entries=(kernel.name,),
+            )
+            for kernel in built
+        ]
+    )
+    return [
+        KernelPackage(
+            name=kernel.name,
+            code=found.data,
+            threads=kernel.threads,
+            parameters=tuple(
+                (value.name, kind)
+                for value, kind in zip(function.parameters, kernel.parameters, strict=True)
+            ),
+            grid=tuple(map(str, function.grid)),
+        )
+        for function, kernel, found in zip(functions, built, objects, strict=True)
+    ]
+
+
+def _promised(function: KernelFunction) -> dict[str, int]:
+    """Return what a kernel's own text promises: arrays are aligned, scalars are multiples."""
+    found = {
+        value.name: value.type.alignment
+        for value in function.parameters
+        if isinstance(value.type, ArrayType)
+    }
+    for op in function.body.walk():
+        if op.opcode == "assume_multiple" and op.operands[0] in function.parameters:
+            factor = op.attributes["factor"]
+            assert isinstance(factor, int)
+            found[op.operands[0].name] = factor
+    return found
 
 
 def _parameter_type(dtype: DType) -> str:

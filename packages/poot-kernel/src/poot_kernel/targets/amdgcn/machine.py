@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
-from poot_core import DType, UnsupportedError, bf16, boolean, f16, f32, i32, i64, u32, u64
+from poot_core import DType, bf16, boolean, f16, f32, i32, i64, u32, u64
 from poot_kernel.targets.amdgcn.atoms import Architecture
 from poot_kernel.targets.common.machine import Register, SpaceName, kind_of
 from poot_kernel.targets.common.products import Atom, AtomMachine
@@ -29,7 +29,7 @@ _MATH = {"exp2": "amdgcn.exp2", "log2": "amdgcn.log", "sqrt": "sqrt", "rsqrt": "
          "sin": "sin", "cos": "cos", "floor": "floor", "ceil": "ceil", "trunc": "trunc",
          "rint": "rint", "abs": "fabs"}  # fmt: skip
 _ORDER = ("lt", "le", "gt", "ge")
-_GLOBAL, _SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
+_GLOBAL, _SHARED, _CONSTANT = "ptr addrspace(1)", "ptr addrspace(3)", "ptr addrspace(4)"
 
 
 class AmdMachine(AtomMachine):
@@ -187,7 +187,10 @@ class AmdMachine(AtomMachine):
         if target == "float":
             return self.result(f"{'si' if is_signed else 'ui'}tofp {text}", dtype)
         if source == "float":
-            return self.result(f"fpto{'si' if is_signed else 'ui'} {text}", dtype)
+            # The instruction clamps; plain LLVM conversions leave what is out of range undefined.
+            kind, sign = _TYPES[target], "s" if is_signed else "u"
+            name = f"llvm.fpto{sign}i.sat.{kind}.f32"
+            return self.result(self.call(name, kind, self.typed(x)), dtype)
         if source == target:
             return self.reinterpret(x, dtype)
         opcode = "trunc" if target == "word" else "sext" if is_signed else "zext"
@@ -215,10 +218,13 @@ class AmdMachine(AtomMachine):
         return self.result(self.call(f"llvm.amdgcn.workgroup.id.{'xyz'[axis]}", "i32"), u32)
 
     def num_workgroups(self, axis: int) -> Register:
-        """Refuse: the grid stands in hidden arguments that this generator does not declare."""
-        raise UnsupportedError(
-            f"grid_size({axis}) has no lowering for AMD yet; pass it as a scalar"
-        )
+        """Return the grid's extent, which the runtime appends to the arguments."""
+        base = self.result(self.call("llvm.amdgcn.implicitarg.ptr", _CONSTANT), u64)
+        place = f"{_CONSTANT} {base.code}"
+        if axis:
+            moved = self.result(f"getelementptr i8, {place}, i32 {4 * axis}", u64)
+            place = f"{_CONSTANT} {moved.code}"
+        return self.result(f"load i32, {place}, align 4", u32)
 
     def shared_base(self) -> Register:
         """Return where shared memory begins, as an offset."""
@@ -285,13 +291,77 @@ class AmdMachine(AtomMachine):
         self.line('fence syncscope("workgroup") acquire')
 
     def shuffle_xor(self, x: Register, mask: int) -> Register:
-        """Exchange among lanes."""
-        lane = self.result(f"and i32 {self.thread().code}, {self.subgroup_size - 1}", u32)
-        place = self.result(f"xor i32 {lane.code}, {mask}", u32)
-        place = self.result(f"shl i32 {place.code}, 2", u32)
+        """Exchange among lanes: in registers where DPP can, else through the LDS crossbar."""
+        bits = self.reinterpret(x, u32)
+        control = self._lane_control(mask)
+        if control is not None:
+            arguments = (
+                "i32 poison",
+                f"i32 {bits.code}",
+                f"i32 {control}",
+                "i32 15",
+                "i32 15",
+                "i1 true",
+            )
+            text = self.call("llvm.amdgcn.update.dpp.i32", "i32", *arguments)
+            return self.reinterpret(self.result(text, u32), x.dtype)
+        if mask == 16 and self.facts.has_row_exchange:
+            # Each lane takes its own place of the other row: selectors 0 to 15, four bits each.
+            picks = (f"i32 {0x76543210}", f"i32 {0xFEDCBA98 - (1 << 32)}", "i1 true", "i1 true")
+            value = f"i32 {bits.code}"
+            text = self.call("llvm.amdgcn.permlanex16.i32", "i32", value, value, *picks)
+            return self.reinterpret(self.result(text, u32), x.dtype)
+        if mask < 32:
+            text = self.call(
+                "llvm.amdgcn.ds.swizzle", "i32", f"i32 {bits.code}", f"i32 {mask << 10 | 31}"
+            )
+            return self.reinterpret(self.result(text, u32), x.dtype)
+        lane = self.binary("and", self.thread(), self.constant(self.subgroup_size - 1, u32))
+        return self.shuffle(x, self.binary("xor", lane, self.constant(mask, u32)))
+
+    def _lane_control(self, mask: int) -> int | None:
+        """Return the DPP control that exchanges lanes by a mask, or None."""
+        if mask < 4:
+            return sum((lane ^ mask) << 2 * lane for lane in range(4))
+        return 0x160 + mask if mask < 16 and self.facts.has_row_exchange else None
+
+    def shuffle(self, x: Register, lane: Register) -> Register:
+        """Return x of another lane."""
+        place = self.binary("shl", lane, self.constant(2, u32))
         bits = self.reinterpret(x, u32)
         moved = self.call("llvm.amdgcn.ds.bpermute", "i32", f"i32 {place.code}", f"i32 {bits.code}")
         return self.reinterpret(self.result(moved, u32), x.dtype)
+
+    def atomic(self, kind: str, space: SpaceName, address: Register, value: Register) -> Register:
+        """Combine relaxed; return the old value."""
+        if value.dtype is f32:
+            operation = {"add": "fadd", "min": "fmin", "max": "fmax"}[kind]
+        elif kind in ("min", "max"):
+            operation = kind if value.dtype.kind == "int" else f"u{kind}"
+        else:
+            operation = kind
+        scope = "agent" if space == "global" else "workgroup"
+        pointer = self._pointer(space, address, 0)
+        text = (
+            f'atomicrmw {operation} {pointer}, {self.typed(value)} syncscope("{scope}") monotonic'
+        )
+        return self.result(text, value.dtype)
+
+    def table(self, words: Sequence[int]) -> str:
+        """Return the name of read-only words that the code object holds."""
+        name = f"@table{sum(key.startswith('@table') for key in self.declared)}"
+        text = ", ".join(f"i32 {word & 0xFFFFFFFF}" for word in words)
+        self.declared[name] = (
+            f"{name} = internal unnamed_addr addrspace(4) constant "
+            f"[{len(words)} x i32] [{text}], align 16"
+        )
+        return name
+
+    def table_word(self, table: str, index: Register) -> Register:
+        """Return a word of a table."""
+        wide = self.result(f"zext i32 {index.code} to i64", u64)
+        place = self.result(f"getelementptr i32, {_CONSTANT} {table}, i64 {wide.code}", u64)
+        return self.result(f"load i32, {_CONSTANT} {place.code}, align 4", u32)
 
     # ---- control
 
