@@ -53,8 +53,8 @@ DIAGRAM = re.compile(
 # --- assembling ---
 
 
-def assemble(website: Path, source: Path) -> list[str]:
-    """Write the generator's input; return what is wrong with the pages."""
+def assemble(website: Path, source: Path, packages: list[str]) -> list[str]:
+    """Write the generator's input with a page for each package; return what is wrong."""
     if source.exists():
         shutil.rmtree(source)
     docs = source / "docs"
@@ -71,11 +71,11 @@ def assemble(website: Path, source: Path) -> list[str]:
             problems += found
         else:
             shutil.copyfile(path, target)
-    for name in published_packages():
+    for name in packages:
         target = docs / "reference" / "packages" / f"{name}.md"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(package_page(name).replace("```python no-run", "```python"))
-    write_config(website / "generator" / "mkdocs.yml", source)
+    write_config(website / "generator" / "mkdocs.yml", source, packages)
     return problems
 
 
@@ -112,12 +112,12 @@ def page_text(name: str, markdown: str) -> tuple[str, list[str]]:
     return MARK.sub(fill, DIAGRAM.sub(picture, markdown)), problems
 
 
-def write_config(template: Path, source: Path) -> None:
+def write_config(template: Path, source: Path, packages: list[str]) -> None:
     """Fill the open lists of the navigation and the places of the packages."""
     config: dict[str, Any] = yaml.safe_load(template.read_text())
     config["docs_dir"] = "docs"
     config["site_dir"] = "site"
-    fill_navigation(config["nav"])
+    fill_navigation(config["nav"], packages)
     for plugin in config["plugins"]:
         if isinstance(plugin, dict) and "mkdocstrings" in plugin:
             paths = [str(path) for path in sorted((ROOT / "packages").glob("*/src"))]
@@ -125,7 +125,7 @@ def write_config(template: Path, source: Path) -> None:
     (source / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False))
 
 
-def fill_navigation(entries: list[Any]) -> None:
+def fill_navigation(entries: list[Any], packages: list[str]) -> None:
     """Put the lists that follow from the tree into the navigation."""
     for entry in entries:
         if not isinstance(entry, dict):
@@ -134,11 +134,9 @@ def fill_navigation(entries: list[Any]) -> None:
             if value == [] and title == "Decisions":
                 entry[title] = decision_pages()
             elif value == [] and title == "Packages":
-                entry[title] = [
-                    {name: f"reference/packages/{name}.md"} for name in published_packages()
-                ]
+                entry[title] = [{name: f"reference/packages/{name}.md"} for name in packages]
             elif isinstance(value, list):
-                fill_navigation(value)
+                fill_navigation(value, packages)
 
 
 # --- checking the result ---
@@ -209,9 +207,9 @@ def generate(source: Path) -> list[str]:
     return [f"the generator: {w}" for w in warnings if not w.startswith("unresolved autoref")]
 
 
-def build(website: Path, source: Path, out: Path) -> list[str]:
+def build(website: Path, source: Path, out: Path, packages: list[str]) -> list[str]:
     """Build everything; return what is wrong."""
-    problems = assemble(website, source)
+    problems = assemble(website, source, packages)
     problems += generate(source)
     site = source / "site"
     if not site.exists():
@@ -245,7 +243,7 @@ def self_test() -> None:
         picture = "![x](static/img/architecture/serving-loop.png)"
         good = f"# Home\n\n`just test`, [self](index.md#home)\n\n{picture}\n"
         (website / "index.md").write_text(good)
-        expect(build(website, base / "source", base / "out"), "")
+        expect(build(website, base / "source", base / "out", []), "")
         for message, text in bad.items():
             if text is None:
                 (website / "index.md").write_text(good)
@@ -253,7 +251,7 @@ def self_test() -> None:
                 (website / "reference/errors.md").write_text("# Errors\n")
             else:
                 (website / "index.md").write_text(good + text + "\n")
-            expect(build(website, base / "source", base / "out2"), message)
+            expect(build(website, base / "source", base / "out2", []), message)
         if (base / "out2").exists():
             raise AssertionError("a failed build left a site behind")
         page = base / "links" / "a.html"
@@ -281,7 +279,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=OUTPUT)
     arguments = parser.parse_args()
-    if problems := build(WEBSITE, SOURCE, arguments.out):
+    if problems := build(WEBSITE, SOURCE, arguments.out, published_packages()):
         print(*problems, sep="\n", file=sys.stderr)
         sys.exit(f"error: {len(problems)} things are wrong with the site")
     print(f"the site is in {arguments.out}")

@@ -111,11 +111,11 @@ def settings_table() -> str:
     from poot_core import Settings
 
     defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
-    rows = ["| variable | meaning | default |", "|---|---|---|"]
+    rows = ["| variable | meaning |", "|---|---|"]
     for name, meaning in sorted(known.items()):
         default: Any = defaults.get(name.removeprefix("POOT_").lower(), "")
         shown = {True: "1", False: "0", None: "", "": ""}.get(default, str(default))
-        rows.append(f"| `{name}` | {meaning} | {f'`{shown}`' if shown else ''} |")
+        rows.append(f"| `{name}` | {meaning}{f' (default `{shown}`)' if shown else ''} |")
     return "\n".join(rows)
 
 
@@ -130,12 +130,13 @@ def error_table() -> str:
     """Return the error tree: class, builtin beside it, first line of its docstring."""
     from poot_core import errors
 
-    rows = ["| error | also a | meaning |", "|---|---|---|"]
+    rows = ["| error | meaning |", "|---|---|"]
     for name in errors.__all__:
         kind = getattr(errors, name)
         builtins = [base.__name__ for base in kind.__bases__ if base.__module__ == "builtins"]
         first = (kind.__doc__ or "").strip().splitlines()[0]
-        rows.append(f"| [{name}](#{name.lower()}) | {', '.join(builtins)} | {first} |")
+        kin = f", a `{builtins[0]}` too" if builtins else ""
+        rows.append(f"| [{name}](#{name.lower()}) | {first.rstrip('.')}{kin} |")
     return "\n".join(rows)
 
 
@@ -199,14 +200,14 @@ def commands() -> str:
 
 def options_table(command: Any) -> str:
     """Return the arguments and options of one command."""
-    rows = ["| option | meaning | default |", "|---|---|---|"]
+    rows = ["| option | meaning |", "|---|---|"]
     for parameter in command.params:
         names = ", ".join([*parameter.opts, *getattr(parameter, "secondary_opts", [])])
         if parameter.param_type_name == "argument":
             names = str(parameter.name).upper()
         default = parameter.default if isinstance(parameter.default, (int, float, str)) else ""
-        shown = "" if default in {"", False} else f"`{default}`"
-        rows.append(f"| `{names}` | {getattr(parameter, 'help', '') or ''} | {shown} |")
+        shown = "" if default in {"", False} else f" (default `{default}`)"
+        rows.append(f"| `{names}` | {getattr(parameter, 'help', '') or ''}{shown} |")
     return "\n".join(rows) + "\n"
 
 
