@@ -83,9 +83,7 @@ class PtxDevice:
         self._stream: Any = driver.call("cuStreamCreate", _OWN_STREAM)
         self._ring = UploadRing(driver, self._stream, _UPLOAD_BYTES)
         self._encoder = MapEncoder(driver)
-        self._loader = ModuleLoader(
-            driver, self.service.cache, facts.context, facts.arch, facts.driver_version
-        )
+        self._loader = ModuleLoader(driver, self.service.cache, facts)
         self._graphs: list[Any] = []
         self._closed = False
 
@@ -178,6 +176,7 @@ class PtxDevice:
             self._stream,
             encoder=self._encoder,
             num_multiprocessors=self._facts.num_multiprocessors,
+            shared_bytes=self._facts.shared_bytes,
             overlaps=self._facts.can_overlap,
         )
 

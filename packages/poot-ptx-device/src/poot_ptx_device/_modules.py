@@ -13,6 +13,7 @@ from typing import Any
 from poot_core import CompileError
 from poot_kernel.compile import KernelCache, KernelPackage
 from poot_ptx_device._driver import Driver, DriverError
+from poot_ptx_device._machine import MachineFacts
 
 __all__ = ["ModuleLoader", "PtxKernel"]
 
@@ -42,16 +43,14 @@ class ModuleLoader:
     Args:
         driver: The driver; its context is current.
         cache: Where cubins are kept.
-        context: Made current in threads that link.
-        arch: Architecture of the device, such as ``sm_90a``.
-        version: The driver's version; cubins of another are not taken.
+        facts: Of the machine: architecture, driver version (cubins of another are not taken), and
+            the context, which is made current in threads that link.
     """
 
-    def __init__(
-        self, driver: Driver, cache: KernelCache, context: Any, arch: str, version: int
-    ) -> None:
-        self._driver, self._cache, self._context = driver, cache, context
-        self._arch, self._version = arch, version
+    def __init__(self, driver: Driver, cache: KernelCache, facts: MachineFacts) -> None:
+        self._driver, self._cache, self._context = driver, cache, facts.context
+        self._arch, self._version = facts.arch, facts.driver_version
+        self._shared_bytes = facts.shared_bytes
         self._modules: list[Any] = []
         self.num_linked = 0
 
@@ -119,10 +118,11 @@ class ModuleLoader:
                     self._cache.put("cubin", self._key(package), image)
             self._modules.append(module)
             function = driver.call("cuModuleGetFunction", module, package.name.encode())
-            if package.shared_bytes > _STATIC_SHARED:
+            most = package.shared_bytes if package.split is None else self._shared_bytes
+            if most > _STATIC_SHARED:
                 limit = driver.binding.CUfunction_attribute
                 limit = limit.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                driver.call("cuFuncSetAttribute", function, limit, package.shared_bytes)
+                driver.call("cuFuncSetAttribute", function, limit, most)
         except DriverError as error:
             raise self._refused(package, error, b"") from error
         return PtxKernel(entry=package.name, function=function, package=package)

@@ -48,6 +48,7 @@ class PtxSequence:
         *,
         encoder: MapEncoder,
         num_multiprocessors: int,
+        shared_bytes: int,
         overlaps: bool,
     ) -> None:
         self.labels = tuple(launch.label or launch.kernel.entry for launch in launches)
@@ -60,7 +61,9 @@ class PtxSequence:
             kernel = cast("PtxKernel", launch.kernel)
             early = overlaps and number > 0 and kernel.package.is_overlapping
             config = _config(driver.binding, kernel, stream, early=early)
-            self._launches.append(_Prepared(launch, config, encoder, num_multiprocessors))
+            self._launches.append(
+                _Prepared(launch, config, encoder, num_multiprocessors, shared_bytes)
+            )
 
     def key(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Return the symbols' values.
@@ -107,7 +110,12 @@ class _Prepared:
     """One launch: slots, pointers to them, and what depends on symbols."""
 
     def __init__(
-        self, launch: Launch, config: Any, encoder: MapEncoder, num_multiprocessors: int
+        self,
+        launch: Launch,
+        config: Any,
+        encoder: MapEncoder,
+        num_multiprocessors: int,
+        shared_bytes: int,
     ) -> None:
         kernel = cast("PtxKernel", launch.kernel)
         package = kernel.package
@@ -122,7 +130,9 @@ class _Prepared:
             )
         self._source, self.config, self.function = launch, config, kernel.function
         self._package, self._encoder = package, encoder
-        self._multiprocessors = num_multiprocessors
+        self._multiprocessors, self._shared_limit = num_multiprocessors, shared_bytes
+        split = package.split
+        self._chunks = None if split is None else Size.parse(split.chunks)
         self._keep: list[object] = [kernel]
         count = len(launch.arguments)
         self._slots: NDArray[np.int64] = np.zeros(count, np.int64)
@@ -178,6 +188,11 @@ class _Prepared:
             self._describe(row, found, tuple(size.evaluate(scalars) for size in shape))
         self.grid = grid
         self.config.gridDimX, self.config.gridDimY, self.config.gridDimZ = grid
+        split = self._package.split
+        if split is not None and self._chunks is not None:
+            chunks = self._chunks.evaluate(scalars)
+            count, shared = split.launch(chunks, self._package.shared_bytes, self._shared_limit)
+            self.config.blockDimX, self.config.sharedMemBytes = 32 * count, shared
 
     def _scalars(self) -> dict[str, int]:
         found: dict[str, int] = {}

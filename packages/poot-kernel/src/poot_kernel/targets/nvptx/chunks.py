@@ -1,4 +1,4 @@
-"""Products whose sums are cut into chunks of k, on a whole workgroup: the shared ring, chunk by chunk."""
+"""Products whose sums are cut into chunks of k, by a whole workgroup: the shared ring for each chunk."""
 
 from __future__ import annotations
 

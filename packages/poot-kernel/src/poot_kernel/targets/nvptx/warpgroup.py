@@ -23,6 +23,7 @@ from poot_kernel.targets.common.products import FragmentProducts
 from poot_kernel.targets.common.promises import Promises
 from poot_kernel.targets.common.staging import StagedCopy
 from poot_kernel.targets.common.tiles import FragmentTile, MemoryTile, Stride, Tile
+from poot_kernel.targets.nvptx.chunks import CHUNK, is_chunked
 from poot_kernel.targets.nvptx.machine import PtxMachine
 
 __all__ = ["WarpgroupProducts", "suits_warpgroups", "warpgroup_rows"]
@@ -31,6 +32,7 @@ GROUP = 128  # threads of a warpgroup
 ROWS = 64  # rows of an instruction
 ROW_BYTES = 128  # of a swizzled tile: 64 elements of k
 TILE_ROWS = 8  # tiles that walk down together, for L2
+CHUNKED_COLUMNS = 128  # sums of a chunk and of all chunks share the registers
 _VIEWS = ("transpose", "mma", "yield")
 
 
@@ -44,6 +46,8 @@ def suits_warpgroups(kernel: KernelFunction, multiples: Mapping[str, int]) -> bo
     if any(op.opcode not in _VIEWS for op in compute.operations) or len(pipelines[0].results) != 1:
         return False
     found = cast(TileType, products[0].result.type)
+    if is_chunked(pipelines[0]) and found.shape[1] > CHUNKED_COLUMNS:
+        return False
     if found.shape[0] not in (ROWS, 2 * ROWS) or found.shape[1] not in (8, 16, 32, 64, 128, 256):
         return False
     promises = Promises(kernel, multiples)
@@ -166,6 +170,8 @@ class _Use:
 class WarpgroupProducts(FragmentProducts):
     """Lowers a whole kernel, see the module."""
 
+    signatures = (*FragmentProducts.signatures, "k16_chunk1024")
+
     def __init__(self) -> None:
         self.ring: _Ring | None = None
         self.is_loading = False
@@ -237,8 +243,10 @@ class WarpgroupProducts(FragmentProducts):
             y = ops.add(top, machine.binary("rem", rest, rows))
             low.place = (machine.binary("div", rest, rows), y)
             for op in low.kernel.body.operations:
-                if not self.is_loading or op.opcode not in ("store_tile", "tile_full"):
+                if not self.is_loading or op.opcode != "tile_full":
                     low.operation(op)
+                if self.is_loading and op.opcode == "pipeline":
+                    break
             machine.assign(counter, ops.add(tile, step))
 
         machine.loop(lambda: machine.compare("lt", machine.read(counter), total), turn)
@@ -281,14 +289,44 @@ class WarpgroupProducts(FragmentProducts):
 
     def _consume(self, low: Lowering, op: Op) -> None:
         """Multiply slot by slot; a slot is handed back when the next one's products are on."""
-        ring, machine, ops = cast(_Ring, self.ring), cast(PtxMachine, low.machine), low.arithmetic
+        machine, ops = cast(PtxMachine, low.machine), low.arithmetic
         (product,) = (o for o in op.regions[1].operations if o.opcode == "mma")
         layout = low.layouts[product.result]
         initial = cast(Tile, low.get(op.operands[3])).fragment(low, layout).elements(low)
         held = [machine.fresh(f32) for _ in initial]
-        for register, value in zip(held, initial, strict=True):
+        counter, upper, _ = self._steps(low, op)
+        if not is_chunked(op):
+            self._set(machine, held, initial)
+            self._turns(low, op, held, (counter, upper), None)
+            low.set(op.results[0], FragmentTile(layout, f32, held))
+            return
+        totals = [machine.fresh(f32) for _ in initial]
+        self._set(machine, totals, initial)
+
+        def chunk() -> None:
+            start = machine.read(counter)
+            end = ops.integer("min", ops.add(start, CHUNK), upper)
+            self._turns(low, op, held, (counter, end), start)
+            for total, part in zip(totals, held, strict=True):
+                machine.line(f"add.rn.f32 {total.code}, {total.code}, {part.code}")
+
+        machine.loop(lambda: machine.compare("lt", machine.read(counter), upper), chunk)
+        low.set(op.results[0], FragmentTile(layout, f32, totals))
+
+    def _set(self, machine: PtxMachine, to: list[Register], values: list[Register]) -> None:
+        for register, value in zip(to, values, strict=True):
             machine.line(f"mov.f32 {register.code}, {value.code}")
-        counter, upper, step = self._steps(low, op)
+
+    def _turns(
+        self, low: Lowering, op: Op, held: list[Register], range_: tuple[str, Register],
+        fresh: Register | None,
+    ) -> None:  # fmt: skip
+        """Multiply steps up to an end and wait; with ``fresh`` sums begin anew at that step."""
+        ring, machine, ops = cast(_Ring, self.ring), cast(PtxMachine, low.machine), low.arithmetic
+        (product,) = (o for o in op.regions[1].operations if o.opcode == "mma")
+        columns = low.layouts[product.result].shape[1]
+        counter, end = range_
+        step = low.index(op.operands[2])
         before = machine.variable(ops.word(ring.stages))
         lane = ops.integer("and", low.thread(), GROUP - 1)
         leads = machine.compare("eq", lane, ops.word(0))
@@ -307,8 +345,9 @@ class WarpgroupProducts(FragmentProducts):
             tiles = low.region(op.regions[0], [index])
             low.stage = None
             a, b = self._operands(low, op, product, tiles)
+            adds = None if fresh is None else machine.compare("ne", index, fresh)
             machine.line("wgmma.fence.sync.aligned")
-            self._products(low, held, a, b, layout.shape[1])
+            self._products(low, held, a, b, columns, adds)
             machine.line("wgmma.commit_group.sync.aligned")
             machine.line("wgmma.wait_group.sync.aligned 1")
             release()
@@ -316,10 +355,9 @@ class WarpgroupProducts(FragmentProducts):
             ring.advance()
             machine.assign(counter, ops.add(index, step))
 
-        machine.loop(lambda: machine.compare("lt", machine.read(counter), upper), turn)
+        machine.loop(lambda: machine.compare("lt", machine.read(counter), end), turn)
         machine.line("wgmma.wait_group.sync.aligned 0")
         release()
-        low.set(op.results[0], FragmentTile(layout, f32, held))
 
     def _operands(
         self, low: Lowering, op: Op, product: Op, tiles: list[object]
@@ -334,8 +372,9 @@ class WarpgroupProducts(FragmentProducts):
         return a, b
 
     def _products(
-        self, low: Lowering, held: list[Register], a: MemoryTile, b: MemoryTile, columns: int
-    ) -> None:
+        self, low: Lowering, held: list[Register], a: MemoryTile, b: MemoryTile, columns: int,
+        adds: Register | None,
+    ) -> None:  # fmt: skip
         machine, ops = cast(PtxMachine, low.machine), low.arithmetic
         group = ops.integer("shr", low.thread(), 7)
         left = self._descriptor(low, ops.add(a.base, ops.mul(group, ROWS * ROW_BYTES)))
@@ -344,9 +383,10 @@ class WarpgroupProducts(FragmentProducts):
         kind = a.dtype.name
         for number in range(a.shape[1] // 16):
             x, y = ops.add(left, 2 * number), ops.add(right, 2 * number)
+            scale = "1" if adds is None or number else adds.code
             machine.line(
                 f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
-                f"{{{names}}}, {x.code}, {y.code}, 1, 1, 1, 0, 0"
+                f"{{{names}}}, {x.code}, {y.code}, {scale}, 1, 1, 0, 0"
             )
 
     def _descriptor(self, low: Lowering, address: Register) -> Register:
