@@ -135,7 +135,7 @@ def error_table() -> str:
         kind = getattr(errors, name)
         builtins = [base.__name__ for base in kind.__bases__ if base.__module__ == "builtins"]
         first = (kind.__doc__ or "").strip().splitlines()[0]
-        kin = f", a `{builtins[0]}` too" if builtins else ""
+        kin = f"; also a `{builtins[0]}`" if builtins else ""
         rows.append(f"| [{name}](#{name.lower()}) | {first.rstrip('.')}{kin} |")
     return "\n".join(rows)
 
@@ -211,6 +211,68 @@ def options_table(command: Any) -> str:
     return "\n".join(rows) + "\n"
 
 
+def installed_with(name: str) -> list[str]:
+    """Return the names of everything that installs with a package, from the lock file."""
+    packages = locked_packages()
+    todo, seen = [name], {name}
+    while todo:
+        for version in packages.get(todo.pop(), []):
+            for dependency in version.get("dependencies", []):
+                if dependency["name"] not in seen:
+                    seen.add(dependency["name"])
+                    todo.append(dependency["name"])
+    return sorted(seen)
+
+
+def locked_packages() -> dict[str, list[dict[str, Any]]]:
+    """Return the versions of each package in the lock file."""
+    packages: dict[str, list[dict[str, Any]]] = {}
+    for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]:
+        packages.setdefault(package["name"], []).append(package)
+    return packages
+
+
+def least_glibc(package: dict[str, Any], machine: str) -> tuple[int, int] | None:
+    """Return the oldest glibc that a wheel of a package accepts; None if none is bound to one."""
+    found: list[tuple[int, int]] = []
+    for wheel in package.get("wheels", []):
+        name = wheel["url"].rsplit("/", 1)[-1]
+        if name.endswith("-any.whl"):
+            return None
+        tags = name.removesuffix(".whl").split("-")[-1]
+        if not tags.endswith(machine):
+            continue
+        found += [(int(a), int(b)) for a, b in re.findall(r"manylinux_(\d+)_(\d+)", tags)]
+        found += [(2, 17)] if "manylinux2014" in tags else []
+    return min(found, default=None)
+
+
+def glibc_table() -> str:
+    """Return the oldest glibc that each binary wheel of the server needs, the newest demand first."""
+    packages = locked_packages()
+    rows: list[tuple[tuple[int, int], str]] = []
+    for name in installed_with("poot-serve"):
+        needs = [
+            [least_glibc(version, machine) for machine in ("x86_64", "aarch64")]
+            for version in packages.get(name, [])
+        ]
+        bound = [need for pair in needs for need in pair if need is not None]
+        if bound:
+            columns = [[n for n in column if n is not None] for column in zip(*needs, strict=True)]
+            shown = [".".join(map(str, max(column))) if column else "" for column in columns]
+            rows.append((max(bound), f"| {name} | {shown[0]} | {shown[1]} |"))
+    rows.sort(key=lambda row: (tuple(-part for part in row[0]), row[1]))
+    most = rows[0][0] if rows else (0, 0)
+    return "\n".join(
+        [
+            f"The newest demand is glibc {most[0]}.{most[1]}.\n",
+            "| wheel | glibc on x86-64 | glibc on AArch64 |",
+            "|---|---|---|",
+            *(text for _, text in rows),
+        ]
+    )
+
+
 def metrics_table() -> str:
     """Return the server's Prometheus metrics: what its source names ``poot_...`` with a help text."""
     found: dict[str, str] = {}
@@ -282,6 +344,7 @@ MARKS: dict[str, Callable[[], str]] = {
     "decisions": decisions_table,
     "recipes": recipes_table,
     "metrics": metrics_table,
+    "glibc": glibc_table,
     "contributing": included("CONTRIBUTING.md"),
     "benchmarks": included("benchmarks/README.md"),
 }
