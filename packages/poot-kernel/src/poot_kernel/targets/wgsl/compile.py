@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from poot_core import CompileError, DeviceCaps, PootError, Target, f32, i32, u32
+from poot_core import (
+    CompileError,
+    DeviceCaps,
+    DType,
+    PootError,
+    Target,
+    UnsupportedError,
+    f32,
+    i32,
+    u32,
+)
 from poot_kernel.compile import CompileService, KernelPackage
 from poot_kernel.ir.core import KernelFunction
 from poot_kernel.ir.printer import print_kernel
@@ -21,6 +31,7 @@ from poot_kernel.targets.wgsl.text import used_helpers
 __all__ = ["compile_wgsl", "package_kernels"]
 
 _LANE_SHARE = 16  # elements of a product that a lane sums
+_LEAST_THREADS = 128
 _ELEMENTS: dict[View, str] = {"word": "u32", "quad": "vec4<u32>", "atomic": "atomic<u32>"}
 _SHARED = {"word": ("u32", 4), "quad": ("vec4<u32>", 16), "atomic": ("atomic<u32>", 4)}
 
@@ -41,7 +52,7 @@ def _package(
     function: KernelFunction, target: Target, caps: DeviceCaps, service: CompileService
 ) -> KernelPackage:
     try:
-        return compile_wgsl(function, caps=caps)
+        return compile_wgsl(function, caps=caps, has_subgroups="subgroups" in target.features)
     except PootError:
         raise
     except Exception as error:
@@ -60,6 +71,7 @@ def compile_wgsl(
     caps: DeviceCaps,
     threads: int | None = None,
     multiples: Mapping[str, int] | None = None,
+    has_subgroups: bool = True,
 ) -> KernelPackage:
     """Return a kernel as a shader whose arguments are one u32 each in the uniform buffer of binding 0.
 
@@ -73,16 +85,25 @@ def compile_wgsl(
         caps: Subgroup size, workgroup memory and habits of the adapter.
         threads: Invocations of a workgroup; the kernel's own or chosen by its products without.
         multiples: What the caller promises of arguments, see ``Promises``.
+        has_subgroups: Whether the adapter's subgroups have the size that ``caps`` tells.
 
     Raises:
         UnsupportedError: If the kernel uses what WGSL or its generator does not have.
     """
-    share = _LANE_SHARE * caps.subgroup_size
-    count = threads or default_threads(kernel, caps.subgroup_size, share)
+    _refuse_wide(kernel)
+    count = threads or _threads(kernel, caps)
+
+    def lowered(views: dict[int, View]) -> tuple[WgslMachine, int]:
+        machine = WgslMachine(
+            caps.subgroup_size, views,
+            is_contracting=caps.may_contract, has_subgroups=has_subgroups,
+        )  # fmt: skip
+        machine.shared_limit = caps.shared_bytes - (0 if has_subgroups else 4 * count)
+        return machine, _lower(kernel, machine, count, multiples or {})
+
     # Views of the arrays follow from how a first pass accesses them.
-    first, _ = _lowered(kernel, {}, count, caps, multiples or {})
-    views: dict[int, View] = {number: use.view for number, use in first.uses.items()}
-    machine, shared_bytes = _lowered(kernel, views, count, caps, multiples or {})
+    views: dict[int, View] = {number: use.view for number, use in lowered({})[0].uses.items()}
+    machine, shared_bytes = lowered(views)
     parameters = tuple(
         (value.name, kind)
         for value, (kind, _) in zip(kernel.parameters, parameter_dtypes(kernel), strict=True)
@@ -96,16 +117,34 @@ def compile_wgsl(
     )
 
 
-def _lowered(
-    kernel: KernelFunction,
-    views: dict[int, View],
-    threads: int,
-    caps: DeviceCaps,
-    multiples: Mapping[str, int],
-) -> tuple[WgslMachine, int]:
-    """Return the machine that holds a kernel's body, and its bytes of workgroup memory."""
-    machine = WgslMachine(caps.subgroup_size, views, is_contracting=caps.may_contract)
-    machine.shared_limit = caps.shared_bytes
+def _refuse_wide(kernel: KernelFunction) -> None:
+    for value in kernel.parameters:
+        if isinstance(value.type, ArrayType) and value.type.dtype.bits > 32:
+            raise UnsupportedError(
+                f"WGSL has no 64-bit elements; array {value.name!r} of {kernel.name!r} holds "
+                f"{value.type.dtype.name}"
+            )
+    for op in kernel.body.walk():
+        given = op.attributes.get("dtype")
+        if op.opcode in ("load", "copy") and isinstance(given, DType) and given.bits > 32:
+            raise UnsupportedError(
+                f"WGSL has no 64-bit elements; {kernel.name!r} loads {given.name}"
+            )
+
+
+def _threads(kernel: KernelFunction, caps: DeviceCaps) -> int:
+    """Return the invocations of a workgroup; rows that reduce want many of small subgroups."""
+    size = caps.subgroup_size
+    count = default_threads(kernel, size, _LANE_SHARE * size)
+    if kernel.workgroup_size is None and any(op.opcode == "reduce" for op in kernel.body.walk()):
+        count = max(count, min(_LEAST_THREADS, caps.max_workgroup))
+    return count
+
+
+def _lower(
+    kernel: KernelFunction, machine: WgslMachine, threads: int, multiples: Mapping[str, int]
+) -> int:
+    """Emit a kernel's body and return its bytes of workgroup memory."""
     with machine.at_entry():
         arguments = [_argument(machine, number, kernel) for number in range(len(kernel.parameters))]
         sizes = {
@@ -117,7 +156,7 @@ def _lowered(
         kernel, machine, FragmentProducts(), arguments,
         threads=threads, multiples=multiples, index_bits=32,
     )  # fmt: skip
-    return machine, low.shared_bytes
+    return low.shared_bytes
 
 
 def _argument(machine: WgslMachine, number: int, kernel: KernelFunction) -> Register:
@@ -190,6 +229,8 @@ def _shader(
         element, size = _SHARED[views.get(-1, "word")]
         extent = -(-shared_bytes // size)
         head.append(f"var<workgroup> shared_memory: array<{element}, {extent}>;\n")
+    if machine.does_exchange:
+        head.append(f"var<workgroup> exchange: array<u32, {threads}>;\n")
     head += machine.tables
     body = "\n".join(lines)
     return (

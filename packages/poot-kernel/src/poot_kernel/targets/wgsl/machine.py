@@ -65,17 +65,23 @@ class WgslMachine(AtomMachine):
         views: How arrays are declared, by number; -1 is workgroup memory. Words without.
         is_contracting: Whether the adapter joins a product and a sum of its own accord; products
             that reach a sum are then hidden from it.
+        has_subgroups: Whether the adapter's subgroups have that size; lanes else exchange through
+            workgroup memory.
 
     Attributes:
         uses: What was accessed how.
+        does_exchange: Whether lanes exchange through workgroup memory.
     """
 
     shared_limit = 16 * 1024
 
     def __init__(
-        self, subgroup_size: int, views: dict[int, View], *, is_contracting: bool = False
-    ) -> None:
+        self, subgroup_size: int, views: dict[int, View],
+        *, is_contracting: bool = False, has_subgroups: bool = True,
+    ) -> None:  # fmt: skip
         self.subgroup_size = subgroup_size
+        self.has_subgroups = has_subgroups
+        self.does_exchange = False
         self.atoms = vector_atoms(subgroup_size)
         self.is_contracting = is_contracting
         self.uses: dict[int, ArrayUse] = {}
@@ -307,11 +313,26 @@ class WgslMachine(AtomMachine):
 
     def shuffle_xor(self, x: Register, mask: int) -> Register:
         """Exchange among lanes."""
-        return self.result(f"subgroupShuffleXor({self._runtime(x).code}, {mask}u)", x.dtype)
+        x = self._runtime(x)
+        if not self.has_subgroups:
+            return self._exchanged(x, f"thread ^ {mask}u")
+        return self.result(f"subgroupShuffleXor({x.code}, {mask}u)", x.dtype)
 
     def shuffle(self, x: Register, lane: Register) -> Register:
         """Return x of another lane."""
-        return self.result(f"subgroupShuffle({self._runtime(x).code}, {lane.code})", x.dtype)
+        x = self._runtime(x)
+        if not self.has_subgroups:
+            return self._exchanged(x, f"(thread & ~{self.subgroup_size - 1}u) | {lane.code}")
+        return self.result(f"subgroupShuffle({x.code}, {lane.code})", x.dtype)
+
+    def _exchanged(self, x: Register, place: str) -> Register:
+        """Return another invocation's value through workgroup memory."""
+        self.does_exchange = True
+        self.line(f"exchange[thread] = {self.reinterpret(x, u32).code};")
+        self.barrier()
+        found = self.reinterpret(self.result(f"exchange[{place}]", u32), x.dtype)
+        self.barrier()
+        return found
 
     # ---- memory
 
@@ -340,7 +361,6 @@ class WgslMachine(AtomMachine):
         self, space: SpaceName, address: Register, offset: int, dtype: DType, count: int
     ) -> list[Register]:
         """Load neighbouring elements."""
-        _refuse_wide(dtype)
         name, number = self._memory(space, address)
         size = dtype.itemsize * count
         self._use(number).reads.add(size)
@@ -381,7 +401,6 @@ class WgslMachine(AtomMachine):
     ) -> None:
         """Store neighbouring elements."""
         dtype = values[0].dtype
-        _refuse_wide(dtype)
         name, number = self._memory(space, address)
         use, size = self._use(number), dtype.itemsize * len(values)
         if dtype.bits < 32:
@@ -523,8 +542,3 @@ class WgslMachine(AtomMachine):
             otherwise()
             self._depth -= 1
         self.line("}")
-
-
-def _refuse_wide(dtype: DType) -> None:
-    if dtype.bits > 32:
-        raise UnsupportedError(f"WGSL has no 64-bit elements; a kernel accesses {dtype.name}")
