@@ -88,6 +88,11 @@ test-doctests *args:
 test-blocks *args:
     {{python}} scripts/check_documentation.py blocks {{args}}
 
+# The programs of examples/, on a tiny model of random weights
+[group('gates')]
+test-examples:
+    {{python}} scripts/check_examples.py
+
 # Build, install, import and test each package alone; an outside project; install order; wheel contents
 [group('gates')]
 test-standalone *args:
@@ -100,7 +105,7 @@ test-lowest-direct *args:
 
 # What needs neither GPU nor checkpoint: static gates, self-tests, model-free tests, examples, packages alone
 [group('tests')]
-test *args: static self-test test-model-free-inventory test-lane-coverage (test-lane "model-free" args) test-doctests test-blocks (diagrams "--check") npu-build test-standalone
+test *args: static self-test test-model-free-inventory test-lane-coverage (test-lane "model-free" args) test-doctests test-blocks test-examples (diagrams "--check") npu-lowering test-standalone
 
 # The tests of one package, for example `just test-one kernel -k verifier`
 [group('tests')]
@@ -184,6 +189,11 @@ test-checkpoint-large *args: (test-lane "checkpoint-large" args)
 [group('checkpoint lanes')]
 add-required-cases lane:
     {{python}} scripts/check-required-cases.py add {{lane}} build/lanes/{{lane}}.xml
+
+# What `npu-build` does, where a machine without Peano is let off its compile step
+[private]
+npu-lowering:
+    POOT_ALLOW_NO_NPU_SHELL="${POOT_ALLOW_NO_NPU_SHELL:-1}" {{python}} scripts/npu_build.py
 
 # Lower the pointwise kernels for an AMD AIE core and verify them; compile them with Peano (experimental)
 [group('more')]
