@@ -70,7 +70,7 @@ class PtxDevice:
         self._owns_service = service is None
         self.service = service if service is not None else CompileService(settings)
         facts = self._facts
-        self.target = Target("ptx", facts.arch)
+        self.target = Target("ptx", facts.arch, facts.features)
         self.caps = DeviceCaps(
             name=facts.name,
             vector_bytes=16,

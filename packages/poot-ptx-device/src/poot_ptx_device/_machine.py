@@ -11,6 +11,7 @@ from poot_ptx_device._driver import Driver, DriverError
 __all__ = ["MachineFacts", "open_machine"]
 
 _OLDEST = (7, 5)
+_MULTIPLIES = (8, 0)
 _OVERLAPS = (9, 0)
 _REASONS = {
     "CUDA_ERROR_NO_DEVICE": "the driver sees no GPU (is CUDA_VISIBLE_DEVICES empty?)",
@@ -28,6 +29,7 @@ class MachineFacts:
     Attributes:
         name: As the driver calls it.
         arch: Architecture for code: ``sm_90a`` for Hopper, plain elsewhere.
+        features: ``mma-k16`` where matrix instructions add groups of 16 k alike at every tile shape.
         context: Its primary context, current in the thread that opened it.
         driver_version: CUDA version of the driver, such as 13000.
         num_multiprocessors: Multiprocessors.
@@ -39,6 +41,7 @@ class MachineFacts:
 
     name: str
     arch: str
+    features: frozenset[str]
     context: Any
     driver_version: int
     num_multiprocessors: int
@@ -80,6 +83,7 @@ def open_machine(driver: Driver, index: int) -> MachineFacts:
     return MachineFacts(
         name=name,
         arch=f"sm_{capability[0]}{capability[1]}{suffix}",
+        features=frozenset({"mma-k16"} if capability >= _MULTIPLIES else ()),
         context=context,
         driver_version=int(driver.call("cuDriverGetVersion")),
         num_multiprocessors=attribute("MULTIPROCESSOR_COUNT"),
