@@ -51,7 +51,7 @@ gate: fmt-check lint check test
 # Layers, dead public names, dependencies, versions
 [group('gates')]
 static:
-    {{run}} lint-imports --config .config/importlinter.ini
+    {{run}} lint-imports .config/importlinter.ini
     {{python}} scripts/check_layers.py
     {{python}} scripts/check_dead_code.py
     {{python}} scripts/check_dependencies.py
