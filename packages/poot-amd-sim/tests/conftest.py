@@ -90,6 +90,11 @@ def run(service):
 
 
 @pytest.fixture(scope="session")
+def load_module():
+    return load_kernels
+
+
+@pytest.fixture(scope="session")
 def gpu_kernels():
     """The small kernels that poot-kernel's tests of GPU targets share."""
     return load_kernels(Path(__file__).parents[2] / "poot-kernel" / "tests" / "gpu_kernels.py")

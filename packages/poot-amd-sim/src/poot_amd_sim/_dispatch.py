@@ -53,8 +53,8 @@ def pack_arguments(
     Raises:
         SimulationFault: If the number or a size of the values does not fit the kernel.
     """
-    size = program.descriptor["kernarg_size"]
-    packed = bytearray(size)
+    # The runtime rounds the block up, and scalar loads may reach beyond its last argument.
+    packed = bytearray(-(-program.descriptor["kernarg_size"] // 64) * 64)
     hidden: dict[str, int] = {}
     for axis, letter in enumerate("xyz"):
         hidden[f"hidden_block_count_{letter}"] = grid[axis]

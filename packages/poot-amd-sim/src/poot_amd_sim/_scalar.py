@@ -369,6 +369,10 @@ def _pack(instruction: Instruction, kind: str, bits: int) -> Step:
     return run
 
 
+def _reversed(x: Any, bits: int) -> Any:
+    return np.array([int(f"{int(v):0{bits}b}"[::-1], 2) for v in x.reshape(-1)], x.dtype)
+
+
 def _leading(x: Any, bits: int) -> Any:
     found = np.array([bits - int(v).bit_length() if v else 0xFFFFFFFF for v in x.reshape(-1)])
     return found.astype(np.uint32)
@@ -378,6 +382,16 @@ def _trailing(x: Any, bits: int) -> Any:
     _ = bits
     lowest = [int(v) & -int(v) for v in x.reshape(-1)]
     return np.array([v.bit_length() - 1 if v else 0xFFFFFFFF for v in lowest]).astype(np.uint32)
+
+
+def _leading_signed(x: Any, bits: int) -> Any:
+    """Return how many bits equal the sign before the first that differs, all ones for none."""
+    found: list[int] = []
+    for v in x.reshape(-1):
+        value = int(v) - (1 << bits) if int(v) >> (bits - 1) else int(v)
+        magnitude = ~value if value < 0 else value
+        found.append(bits - magnitude.bit_length() if magnitude else 0xFFFFFFFF)
+    return np.array(found).astype(np.uint32)
 
 
 def _extended(bits: int) -> Callable[[Any, int], Any]:
@@ -402,9 +416,13 @@ _COUNT = _unary(lambda x, bits: np.bitwise_count(x).astype(np.uint32), sets=True
 _MORE: dict[str, Build] = {
     "mov": _unary(lambda x, bits: x), "not": _unary(lambda x, bits: ~x, sets=True),
     "wqm": _unary(_whole_quads, sets=True), "bcnt1_i32": _COUNT,
-    "ff1_i32": _unary(_trailing, wide=False), "ctz_i32": _unary(_trailing, wide=False),
-    "flbit_i32": _unary(_leading, wide=False), "clz_i32": _unary(_leading, wide=False),
-    "sext_i32_i8": _unary(_extended(8), wide=False),
+    "cls_i32": _unary(_leading_signed, wide=False), "flbit_i32": _unary(_leading_signed, wide=False),
+    "cls_i32_i64": _unary(_leading_signed, wide=False), "flbit_i32_b32": _unary(_leading, wide=False),
+    "flbit_i32_b64": _unary(_leading, wide=False), "flbit_i32_i64": _unary(_leading_signed, wide=False),
+    "clz_i32_u32": _unary(_leading, wide=False), "clz_i32_u64": _unary(_leading, wide=False),
+    "ctz_i32_b32": _unary(_trailing, wide=False), "ctz_i32_b64": _unary(_trailing, wide=False),
+    "ff1_i32_b32": _unary(_trailing, wide=False), "ff1_i32_b64": _unary(_trailing, wide=False),
+    "brev": _unary(_reversed), "sext_i32_i8": _unary(_extended(8), wide=False),
     "sext_i32_i16": _unary(_extended(16), wide=False),
     "abs": _unary(_absolute, sets=True),
     "add": _add(1), "sub": _add(-1), "addc": _add(1, carry=True), "subb": _add(-1, carry=True),

@@ -42,6 +42,24 @@ _COMPARED = {"f32": "f", "u32": "u", "i32": "i", "u64": "U", "i64": "I", "f64": 
              "u16": "t", "i16": "s"}  # fmt: skip
 
 
+def _saturated(sign: int, dtype: Any) -> Callable[[Any, Any], Any]:
+    limits = np.iinfo(dtype)
+
+    def run(a: Any, b: Any) -> Any:
+        total = a.astype(np.int64) + sign * b.astype(np.int64)
+        return np.clip(total, limits.min, limits.max).astype(dtype)
+
+    return run
+
+
+# What ``clamp`` makes of integer operations.
+_SATURATING = {
+    f"{name}_{kind}": _saturated(sign, dtype)
+    for name, sign in (("add_nc", 1), ("sub_nc", -1))
+    for kind, dtype in (("u32", np.uint32), ("i32", np.int32), ("u16", np.uint16))
+}
+
+
 def build_vector(instruction: Instruction, arch: str) -> Compute:
     """Return what a vector instruction computes and writes.
 
@@ -60,9 +78,14 @@ def build_vector(instruction: Instruction, arch: str) -> Compute:
     if found is None:
         raise UnknownInstruction(str(instruction))
     result, kinds, function = found
+    if "clamp" in instruction.modifiers and result not in "fh" and name not in _SATURATING:
+        if not name.startswith("dot4"):
+            raise UnknownInstruction(f"{instruction}: clamp of an integer")
     if name == "dot4_i32_iu8":
         signs = _bits(instruction.modifiers.get("neg_lo", "[0,0,0]"))
         function = mixed_dot(4, bool(signs[0]), bool(signs[1]))
+    if "clamp" in instruction.modifiers and name in _SATURATING:
+        function = _SATURATING[name]
     operands = list(instruction.operands[1:])
     if kinds.endswith("D"):  # the destination is an operand too
         operands.append(instruction.operands[0])
@@ -146,8 +169,8 @@ def _finisher(modifiers: dict[str, str], kind: str) -> Callable[[Any], Any]:
         scale = (np.float16 if kind == "h" else np.float32)(factor)
         return lambda x: x * scale
     if "clamp" in modifiers:
-        if kind not in "fh":
-            raise UnknownInstruction("clamp on an integer result")
+        if kind not in "fh":  # saturating operations have clamped already
+            return lambda x: x
         return lambda x: np.clip(np.nan_to_num(x, nan=0.0), 0, 1).astype(x.dtype)
     return lambda x: x
 
@@ -218,7 +241,7 @@ def _carry(instruction: Instruction, name: str) -> Compute:
     a, b = _sources(instruction, list(operands[2:4]), "uu")
     carried = read_mask(operands[4]) if len(operands) > 4 else None
     write = _writer(instruction, "u", "")
-    is_sub, is_reversed = "sub" in name, "subrev" in name
+    is_sub, is_reversed = "sub" in name, "rev" in name
 
     def compute(waves: Waves) -> Callable[[], None]:
         x, y = a(waves).astype(np.int64), b(waves).astype(np.int64)
@@ -481,7 +504,8 @@ _SPECIAL: dict[str, Callable[[Instruction, str], Compute]] = {
     **dict.fromkeys(
         ("add_co_u32", "sub_co_u32", "subrev_co_u32", "add_co_ci_u32", "sub_co_ci_u32",
          "subrev_co_ci_u32", "addc_co_u32", "subb_co_u32", "subbrev_co_u32"), _carry),
-    "mad_u64_u32": _wide_multiply_add, "mad_i64_i32": _wide_multiply_add,
+    **dict.fromkeys(
+        ("mad_u64_u32", "mad_i64_i32", "mad_co_u64_u32", "mad_co_i64_i32"), _wide_multiply_add),
     "div_scale_f32": _division_scale, "div_fmas_f32": _division_multiply_add,
     "readfirstlane_b32": _first_lane, "readlane_b32": _first_lane, "writelane_b32": _write_lane,
     "mbcnt_lo_u32_b32": _mask_count, "mbcnt_hi_u32_b32": _mask_count,

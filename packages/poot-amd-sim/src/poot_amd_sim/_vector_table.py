@@ -187,7 +187,7 @@ OPERATIONS: dict[str, Operation] = {
     "add_f32": ("f", "ff", np.add), "sub_f32": ("f", "ff", np.subtract),
     "subrev_f32": ("f", "ff", lambda a, b: b - a), "mul_f32": ("f", "ff", np.multiply),
     "mul_legacy_f32": ("f", "ff", lambda a, b: np.where((a == 0) | (b == 0), 0, a * b)),
-    "fma_f32": ("f", "fff", fma), "fmac_f32": ("f", "ffD", fma), "mac_f32": ("f", "ffD", fma),
+    "fma_f32": ("f", "fff", fma), "fmac_f32": ("f", "ffD", fma), "mac_f32": ("f", "ffD", lambda a, b, c: a * b + c),
     "fmaak_f32": ("f", "fff", fma), "fmamk_f32": ("f", "fff", fma),
     "max_f32": ("f", "ff", np.fmax), "min_f32": ("f", "ff", np.fmin),
     "maximum_f32": ("f", "ff", np.maximum), "minimum_f32": ("f", "ff", np.minimum),
