@@ -19,6 +19,7 @@ Range = tuple[Any, int, int]
 """A buffer's handle, and the first byte and the number of bytes that are bound."""
 
 _POLLS = 1000
+_LOST = "Parent device is lost"  # what every call reports afterwards
 
 
 class GpuError(Exception):
@@ -61,6 +62,7 @@ class Gpu:
         self._callbacks = _Callbacks(self.native, self.errors)
         self.device = self._request([f for f in wanted if f in adapter.features])
         self.queue = lib.wgpuDeviceGetQueue(self.device)
+        self._listed = self.native.ffi.new("WGPUCommandBuffer[1]")
         self.is_open = True
 
     def _request(self, features: Sequence[int]) -> Any:
@@ -93,8 +95,11 @@ class Gpu:
             GpuError: If a call was refused.
         """
         error = self.errors.take()
+        if error is not None and _LOST in error[1]:
+            self.errors.lost = error[1]
         if self.errors.lost is not None:
-            raise DeviceError(f"{self.adapter} was lost: {self.errors.lost}; open it again")
+            why = " ".join(self.errors.lost.split())
+            raise DeviceError(f"{self.adapter} was lost: {why}; open it again")
         if error is not None:
             kind, message = error
             is_memory = kind == self.native.lib.WGPUErrorType_OutOfMemory
@@ -191,13 +196,20 @@ class Gpu:
         self.check()
 
     def submit(self, encoder: Any) -> None:
-        """Finish an encoder and queue it."""
-        ffi, lib = self.native.ffi, self.native.lib
-        commands = lib.wgpuCommandEncoderFinish(encoder, ffi.NULL)
+        """Finish an encoder and queue it.
+
+        NOTE: an error must be found before queueing: there wgpu-native ends the process instead of
+        reporting one.
+        """
+        lib = self.native.lib
+        commands = lib.wgpuCommandEncoderFinish(encoder, self.native.ffi.NULL)
         lib.wgpuCommandEncoderRelease(encoder)
-        listed = ffi.new("WGPUCommandBuffer[1]", [commands])
-        lib.wgpuQueueSubmit(self.queue, 1, listed)
-        lib.wgpuCommandBufferRelease(commands)
+        try:
+            self.check()
+            self._listed[0] = commands
+            lib.wgpuQueueSubmit(self.queue, 1, self._listed)
+        finally:
+            lib.wgpuCommandBufferRelease(commands)
         self.check()
 
     def encoder(self) -> Any:

@@ -33,7 +33,6 @@ class StepEncoder:
         self._queries: Any = None
         self._resolved: Any = None
         self._staging: Any = None
-        self._commands = gpu.native.ffi.new("WGPUCommandBuffer[1]")
 
     def run(self, dispatches: Sequence[Dispatch | None]) -> None:
         """Queue dispatches, each seeing what those before it wrote.
@@ -59,22 +58,14 @@ class StepEncoder:
             dispatch(compute, columns, rows, 1)
         lib.wgpuComputePassEncoderEnd(compute)
         lib.wgpuComputePassEncoderRelease(compute)
-        commands = self._commands
-        commands[0] = lib.wgpuCommandEncoderFinish(encoder, null)
-        lib.wgpuCommandEncoderRelease(encoder)
-        lib.wgpuQueueSubmit(self._gpu.queue, 1, commands)
-        lib.wgpuCommandBufferRelease(commands[0])
+        try:
+            self._gpu.submit(encoder)
+        except GpuError as error:
+            raise DeviceError(f"{self._gpu.adapter} refuses a step: {error}") from error
         self._num_queued += 1
         if self._num_queued >= _AHEAD:
             self._num_queued = 0
             lib.wgpuDevicePoll(self._gpu.device, False, null)
-        self._check()
-
-    def _check(self) -> None:
-        try:
-            self._gpu.check()
-        except GpuError as error:
-            raise DeviceError(f"{self._gpu.adapter} refuses a step: {error}") from error
 
     def timed(self, dispatches: Sequence[Dispatch | None]) -> NDArray[np.float64]:
         """Run dispatches and return the seconds that each took; 0 for those without workgroups."""

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from poot_core import DeviceError, OutOfMemoryError, ShapeError
+
+RNG = np.random.default_rng(3)
+pytestmark = pytest.mark.device
+
+
+def test_memory_is_zeroed_and_keeps_what_is_written(device):
+    buffer = device.allocate(1003, "odd")
+    assert buffer.nbytes == 1003
+    assert not device.download(buffer).any()
+    data = RNG.integers(1, 256, 1003).astype(np.uint8)
+    device.upload(buffer, data)
+    np.testing.assert_array_equal(device.download(buffer), data)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, 3, 5])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 64])
+def test_pieces_of_words_leave_their_neighbours(device, offset, size):
+    before = RNG.integers(0, 256, 80).astype(np.uint8)
+    piece = RNG.integers(0, 256, size).astype(np.uint8)
+    buffer = device.allocate(80, "pieces")
+    device.upload(buffer, before)
+    device.upload(buffer, piece, offset)
+    wanted = before.copy()
+    wanted[offset : offset + size] = piece
+    np.testing.assert_array_equal(device.download(buffer), wanted)
+    np.testing.assert_array_equal(device.download(buffer, offset, size), piece)
+
+
+def test_more_than_the_staging_memory_comes_back(device):
+    data = RNG.integers(0, 256, (40 << 20) + 12).astype(np.uint8)
+    buffer = device.allocate(data.nbytes, "much")
+    device.upload(buffer, data)
+    np.testing.assert_array_equal(device.download(buffer), data)
+    buffer.free()
+
+
+def test_the_upload_may_be_changed_at_once(device):
+    buffer = device.allocate(4096, "x")
+    data = RNG.integers(0, 256, 4096).astype(np.uint8)
+    wanted = data.copy()
+    device.upload(buffer, data)
+    data[:] = 0
+    np.testing.assert_array_equal(device.download(buffer), wanted)
+
+
+def test_the_host_sees_no_device_memory(device):
+    assert device.view(device.allocate(16, "x")) is None
+    assert device.import_host(np.zeros(4), "x") is None
+
+
+def test_bytes_outside_of_a_buffer_are_refused(device):
+    buffer = device.allocate(64, "small")
+    with pytest.raises(ShapeError, match=r"bytes 60\.\.68 lie outside buffer 'small' of 64 bytes"):
+        device.upload(buffer, np.zeros(8, np.uint8), 60)
+    with pytest.raises(ShapeError, match="outside buffer 'small'"):
+        device.download(buffer, -1, 4)
+    with pytest.raises(ShapeError, match="C-contiguous"):
+        device.upload(buffer, np.zeros((4, 4), np.float32).T[1:])
+
+
+def test_more_memory_than_there_is_is_refused_and_the_device_goes_on(device):
+    with pytest.raises(
+        OutOfMemoryError, match="buffer 'all' needs 1125899906842624 bytes"
+    ) as caught:
+        device.allocate(1 << 50, "all")
+    assert caught.value.bytes_asked == 1 << 50
+    assert caught.value.bytes_free < 1 << 50
+    assert "use a smaller context" in caught.value.message
+    buffer = device.allocate(64, "after")
+    device.upload(buffer, np.arange(64, dtype=np.uint8))
+    assert device.download(buffer)[63] == 63
+
+
+def test_a_freed_buffer_is_refused(device):
+    buffer = device.allocate(64, "gone")
+    held = device._memory.held_bytes
+    buffer.free()
+    buffer.free()
+    assert device._memory.held_bytes == held - 256
+    with pytest.raises(DeviceError, match="buffer 'gone' was freed"):
+        device.download(buffer)
