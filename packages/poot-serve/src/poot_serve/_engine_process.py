@@ -129,6 +129,7 @@ class EngineProcess:
         max_requests: Most sequences under way or waiting; more are refused with status 429.
         max_waiting_tokens: Most prompt tokens that are under way and not computed yet; more are
             refused, but for a prompt that is alone.
+        command: Starts the process; a socket's number and the options as JSON are appended.
     """
 
     def __init__(
@@ -138,12 +139,14 @@ class EngineProcess:
         step_deadline_s: float = 300.0,
         max_requests: int = 256,
         max_waiting_tokens: int = 1 << 18,
+        command: Sequence[str] = (sys.executable, "-m", "poot_serve._engine_loop"),
     ) -> None:
         self.state = EngineState()
         self._options = options
         self._step_deadline_s = step_deadline_s
         self._max_requests = max_requests
         self._max_waiting_tokens = max_waiting_tokens
+        self._command = tuple(command)
         self._tickets: dict[int, Ticket] = {}
         self._blame = Blame()
         self._next_key = 0
@@ -271,7 +274,7 @@ class EngineProcess:
         with ours, theirs:
             text = msgspec.json.encode(self._options).decode()
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "poot_serve._engine_loop", str(theirs.fileno()), text,
+                *self._command, str(theirs.fileno()), text,
                 pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
             theirs.close()

@@ -1,20 +1,53 @@
-"""What every handler needs: the engine, the tokenizer and the names of the model."""
+"""What every handler needs: the engine, the text side of the model, names, limits and metrics."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import time
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from poot_core import RequestError
 from poot_llm.text import Tokenizer
 from poot_serve._engine_process import EngineProcess
+from poot_serve._errors import coded
+from poot_serve._metrics import Metrics
+from poot_serve._parsing.deltas import Marker
+from poot_serve._parsing.formats import AnswerFormat
+from poot_serve._parsing.lexer import marker_ids
+from poot_serve._settings import Limits
 
-__all__ = ["ServerState"]
+__all__ = ["Encoder", "ServerState"]
 
 _MOST_CHARACTERS_A_TOKEN = (
     256  # far above any text's average: the longest tokens are runs of spaces
 )
+_INLINE_CHARACTERS = 16_384  # takes about a millisecond to tokenize: less than a thread is worth
+T = TypeVar("T")
+
+
+class Encoder(Protocol):
+    """A model that embeds texts or scores pairs; none is loaded beside a generating model."""
+
+    @property
+    def dimensions(self) -> int | None:
+        """Length of its vectors, or None where it only scores."""
+        ...
+
+    @property
+    def scores_pairs(self) -> bool:
+        """Whether it is a cross-encoder."""
+        ...
+
+    async def embed(self, inputs: list[str] | list[list[int]]) -> tuple[list[list[float]], int]:
+        """Return a vector of unit length for each input, and the tokens read."""
+        ...
+
+    async def score(self, query: str, documents: list[str]) -> tuple[list[float], int]:
+        """Return a score for each document, higher is better, and the tokens read."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +60,12 @@ class ServerState:
         model_name: Name that the API reports.
         served_names: Names that requests may use; empty accepts any.
         sampling_defaults: The checkpoint's own defaults.
+        answer_format: How the model writes calls and reasoning.
+        encoder: Answers embeddings and rerank, or None.
+        limits: What a request may take.
+        logs_prompts: Whether prompts are written into the log.
+        metrics: Series of this server.
+        is_draining: Whether the server is stopping and takes no more requests.
         created: Start of the server, seconds since 1970.
     """
 
@@ -35,7 +74,32 @@ class ServerState:
     model_name: str
     served_names: tuple[str, ...] = ()
     sampling_defaults: dict[str, Any] = field(default_factory=dict[str, Any])
+    answer_format: AnswerFormat = field(default_factory=lambda: AnswerFormat(None, None))
+    encoder: Encoder | None = None
+    limits: Limits = field(default_factory=Limits)
+    logs_prompts: bool = False
+    metrics: Metrics = field(init=False)
+    is_draining: bool = False
     created: int = field(default_factory=lambda: int(time()))
+    _workers: ThreadPoolExecutor = field(init=False)
+    _marker_ids: dict[tuple[str, ...], dict[int, Marker]] = field(
+        default_factory=dict[tuple[str, ...], dict[int, Marker]]
+    )
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics(self.engine)
+        self._workers = ThreadPoolExecutor(2, "text")
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Longest sequence, or None while the engine loads."""
+        ready = self.engine.state.ready
+        return None if ready is None else ready.context_tokens
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the model."""
+        return self.served_names or (self.model_name,)
 
     def check_model(self, name: str | None) -> str:
         """Return the name to report.
@@ -45,12 +109,25 @@ class ServerState:
         """
         if not self.served_names:
             return self.model_name
-        if name is None or name in self.served_names:
+        if not name or name in self.served_names:
             return name or self.served_names[0]
-        known = ", ".join(self.served_names)
-        raise RequestError(
-            f"there is no model {name!r}; served: {known}", status=404, field="model"
+        raise coded(
+            f"there is no model {name!r}; served: {', '.join(self.served_names)}",
+            "model_not_found",
+            status=404,
+            field="model",
         )
+
+    def check_room(self) -> None:
+        """Refuse a request that there is no room for, before its body is read.
+
+        Raises:
+            OverloadedError: While the engine is not ready or is full.
+            RequestError: With status 503 while the server is stopping.
+        """
+        if self.is_draining:
+            raise coded("the server is stopping", "draining", status=503)
+        self.engine.check_room(1, 0)
 
     def check_text_length(self, characters: int) -> None:
         """Refuse text that cannot fit, before the time to tokenize it is spent.
@@ -58,16 +135,23 @@ class ServerState:
         Raises:
             RequestError: If the context cannot hold so many characters.
         """
-        ready = self.engine.state.ready
-        if ready is None or characters <= ready.context_tokens * _MOST_CHARACTERS_A_TOKEN:
+        context = self.context_tokens
+        if context is None or characters <= context * _MOST_CHARACTERS_A_TOKEN:
             return
-        error = RequestError(
-            f"the prompt has {characters} characters and the context holds {ready.context_tokens} "
-            "tokens; shorten the prompt or start the server with a larger context",
+        raise coded(
+            f"the prompt has {characters} characters and the context holds {context} tokens; "
+            "shorten the prompt or start the server with a larger context",
+            "context_length_exceeded",
             field="prompt",
         )
-        error.code = "context_length_exceeded"
-        raise error
+
+    def marker_ids(self, markers: tuple[str, ...]) -> dict[int, Marker]:
+        """Return those control words that are single tokens, by id."""
+        found = self._marker_ids.get(markers)
+        if found is None:
+            found = marker_ids(self.require_tokenizer("messages"), markers)
+            self._marker_ids[markers] = found
+        return found
 
     def require_tokenizer(self, field_name: str) -> Tokenizer:
         """Return the tokenizer.
@@ -81,3 +165,9 @@ class ServerState:
                 field=field_name,
             )
         return self.tokenizer
+
+    async def with_text(self, characters: int, work: Callable[[], T]) -> T:
+        """Return what ``work`` makes of a text: in another thread where it may take long."""
+        if characters <= _INLINE_CHARACTERS:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._workers, work)

@@ -1,0 +1,1 @@
+"""From tokens to an answer: content, reasoning and tool calls, as they come."""
