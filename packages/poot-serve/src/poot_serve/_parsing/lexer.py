@@ -126,13 +126,16 @@ class Lexer:
             marker = self._ids.get(token_id)
             if marker is not None:
                 items += self._flush()
-                if not self.is_stopped:
-                    items.append(marker)
+                if self.is_stopped:
+                    break
+                items.append(marker)
                 self._detokenizer = self._tokenizer.detokenizer(continues=True)
             elif place != last:
                 items += self._text(self._detokenizer.push(token_id))
             self._unchecked -= 1
-        if finish_reason is not None:
+            if self.is_stopped:
+                break
+        if finish_reason is not None or self.is_stopped:
             items += self._flush()
         return items
 
