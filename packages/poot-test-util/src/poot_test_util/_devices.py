@@ -34,15 +34,18 @@ def require_device(name: str, settings: Settings | None = None) -> None:
         settings: What the environment asked for; read from it by default.
     """
     settings = settings or Settings.from_environment()
-    if reason := why_absent(name):
+    if reason := why_absent(name, settings):
         _miss(settings, f"{name} is absent: {reason}")
 
 
-@cache
-def why_absent(name: str) -> str | None:
+def why_absent(name: str, settings: Settings | None = None) -> str | None:
     """Return why a device does not open, or None if it does; opens it once in a process."""
-    if Settings.from_environment().hide_devices:
-        return "hidden by POOT_HIDE_DEVICES=1"
+    settings = settings or Settings.from_environment()
+    return "hidden by POOT_HIDE_DEVICES=1" if settings.hide_devices else _try_to_open(name)
+
+
+@cache
+def _try_to_open(name: str) -> str | None:
     for point in entry_points(group="poot.devices"):
         if point.name == name:
             try:

@@ -141,10 +141,7 @@ def load_lanes(root: Path) -> Lanes:
         ValueError: If it names a lane or a word that it does not define.
     """
     table: dict[str, Any] = tomllib.loads((root / _SETTINGS).read_text())
-    lanes = {
-        name: Lane(name=name, **{**given, "environment": tuple(given["environment"])})
-        for name, given in table["lanes"].items()
-    }
+    lanes = {name: _lane(name, given) for name, given in table["lanes"].items()}
     unknown = set(table["pending"]) - set(lanes)
     unknown |= {w for lane in lanes.values() for w in lane.environment} - set(table["environment"])
     if unknown:
@@ -158,3 +155,8 @@ def load_lanes(root: Path) -> Lanes:
         kernel_packages=tuple(table["kernels"]["packages"]),
         kernel_device=table["kernels"]["device"],
     )
+
+
+def _lane(name: str, given: dict[str, Any]) -> Lane:
+    rest = {key: value for key, value in given.items() if key != "environment"}
+    return Lane(name=name, environment=tuple(given["environment"]), **rest)
