@@ -71,7 +71,9 @@ def run_program(kernel, program, threads, arguments, **options):
         else:
             dtype = parameter.type.dtype
             sizes[parameter.name] = argument
-            raw = np.array(argument).astype({"float": "f4", "int": f"i{dtype.itemsize}"}.get(dtype.kind, f"u{dtype.itemsize}"))
+            raw = np.array(argument).astype(
+                {"float": "f4", "int": f"i{dtype.itemsize}"}.get(dtype.kind, f"u{dtype.itemsize}")
+            )
             values.append(raw.tobytes().ljust(4, b"\0"))
     grid = [size.evaluate(sizes) for size in kernel.grid]
     grid = tuple([*grid, 1, 1][:3])

@@ -219,7 +219,9 @@ def dots(
 
 
 @kernel(level="lane", grid=[2], workgroup_size=128)
-def subgroups(x: Array[f32, 2, 128], k: Array[i32, 2, 128], y: Out[f32, 2, 128, 9], z: Out[i32, 2, 128, 9]):
+def subgroups(
+    x: Array[f32, 2, 128], k: Array[i32, 2, 128], y: Out[f32, 2, 128, 9], z: Out[i32, 2, 128, 9]
+):
     row = workgroup_id()
     me = local_id()
     v = x[row, me]
@@ -228,7 +230,9 @@ def subgroups(x: Array[f32, 2, 128], k: Array[i32, 2, 128], y: Out[f32, 2, 128, 
     y[row, me, 1] = subgroup_reduce(v, "add")
     y[row, me, 2] = subgroup_broadcast(v, 3)
     y[row, me, 3] = subgroup_shuffle(v, (subgroup_lane() * 7 + 1) & (subgroup_size() - 1))
-    y[row, me, 4] = subgroup_shuffle_xor(v, 1) + subgroup_shuffle_xor(v, 2) + subgroup_shuffle_xor(v, 4)
+    y[row, me, 4] = (
+        subgroup_shuffle_xor(v, 1) + subgroup_shuffle_xor(v, 2) + subgroup_shuffle_xor(v, 4)
+    )
     y[row, me, 5] = subgroup_shuffle_xor(v, 8) + subgroup_shuffle_xor(v, 16)
     y[row, me, 6] = subgroup_scan(v, "max")
     y[row, me, 7] = workgroup_reduce(v, "max")

@@ -138,7 +138,15 @@ def test_every_barrier_between_waves_is_needed(run, kernels, arch):
         for order in WAVE_ORDERS:
             for seed in range(3):
                 y = floats(4)
-                run(function, [4, x, y], arch, program=candidate, threads=threads, order=order, seed=seed)
+                run(
+                    function,
+                    [4, x, y],
+                    arch,
+                    program=candidate,
+                    threads=threads,
+                    order=order,
+                    seed=seed,
+                )
                 if not np.allclose(y, wanted, atol=1e-4):
                     return False
         return True

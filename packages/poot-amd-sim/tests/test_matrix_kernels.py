@@ -58,7 +58,13 @@ def test_product_of_whole_tiles(run, gpu_kernels, arch):
 @pytest.mark.parametrize("order", ["lockstep", "random"])
 def test_attention(run, gpu_kernels, arch, order):
     arguments = attention_arguments(64)
-    run(gpu_kernels.attention.specialise(), arguments, arch, multiples={**WHOLE, "S": 32}, order=order)
+    run(
+        gpu_kernels.attention.specialise(),
+        arguments,
+        arch,
+        multiples={**WHOLE, "S": 32},
+        order=order,
+    )
     # Weights and results are rounded to bf16.
     found = arguments[4].astype("f8")
     np.testing.assert_allclose(found, expected_attention(arguments), atol=2e-2)
@@ -70,7 +76,12 @@ def test_packed_nibbles_are_exact(run, gpu_kernels, arch):
     w = RNG.integers(0, 256, (n, k // 2)).astype(np.uint8)
     x = RNG.integers(-128, 128, (1, k)).astype(np.int8)
     y = np.full((1, n), np.nan, np.float32)
-    run(gpu_kernels.nibbles.specialise(), [n, k, w, x, y], arch, multiples={**WHOLE, "N": 16, "K": 64})
+    run(
+        gpu_kernels.nibbles.specialise(),
+        [n, k, w, x, y],
+        arch,
+        multiples={**WHOLE, "N": 16, "K": 64},
+    )
     groups = w.reshape(n, -1, 32)
     values = np.concatenate([groups & 15, groups >> 4], axis=2).reshape(n, k)
     np.testing.assert_array_equal(y, x.astype("i8") @ values.T.astype("i8"))

@@ -280,7 +280,9 @@ def build_local(instruction: Instruction) -> Step:
     return run
 
 
-def _local_places(waves: Waves, address: Any, offsets: list[int], size: int, text: str) -> list[Any]:
+def _local_places(
+    waves: Waves, address: Any, offsets: list[int], size: int, text: str
+) -> list[Any]:
     """Return for each offset the flat places of active lanes."""
     room = waves.local.shape[1]
     flat = _full(waves, address)[waves.mask].astype(np.intp)
@@ -354,7 +356,9 @@ def build_scalar_load(instruction: Instruction) -> Step:
         address = base(waves) + offset
         if index is not None:
             moved = np.asarray(index(waves), np.uint32)
-            moved = moved.view(np.int32).astype(np.int64).view(np.uint64) if is_signed_index else moved
+            moved = (
+                moved.view(np.int32).astype(np.int64).view(np.uint64) if is_signed_index else moved
+            )
             address = address + moved.astype(np.uint64)
         places = waves.memory.offsets(np.atleast_1d(address), size * items, text)
         for number in range(items):

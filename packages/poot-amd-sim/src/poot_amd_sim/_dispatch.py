@@ -46,7 +46,10 @@ class _Held:
 
 
 def pack_arguments(
-    program: Program, values: Sequence[bytes], grid: tuple[int, int, int], block: tuple[int, int, int]
+    program: Program,
+    values: Sequence[bytes],
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
 ) -> bytes:
     """Return a kernel's argument block: given values where declared, then what the runtime adds.
 

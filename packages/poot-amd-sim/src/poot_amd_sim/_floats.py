@@ -64,7 +64,9 @@ def bf16_bits(x: Any_) -> Any_:
 def to_integer(x: Any_, dtype: Any) -> Any_:
     """Return floats truncated and clamped to an integer type; NaN is 0."""
     limits = np.iinfo(dtype)
-    wide = np.nan_to_num(np.trunc(np.asarray(x, np.float64)), nan=0.0, posinf=2.0**62, neginf=-(2.0**62))
+    wide = np.nan_to_num(
+        np.trunc(np.asarray(x, np.float64)), nan=0.0, posinf=2.0**62, neginf=-(2.0**62)
+    )
     return np.clip(wide, limits.min, limits.max).astype(np.int64).astype(dtype)
 
 
@@ -134,9 +136,7 @@ def div_fmas(a: Any_, b: Any_, c: Any_, flag: Any_) -> Any_:
 def div_fixup(quotient: Any_, denominator: Any_, numerator: Any_) -> Any_:
     """Return V_DIV_FIXUP_F32: the quotient, or what special operands give."""
     quotient, denominator, numerator = np.broadcast_arrays(quotient, denominator, numerator)
-    sign = np.where(
-        np.signbit(denominator) ^ np.signbit(numerator), np.float32(-1), np.float32(1)
-    )
+    sign = np.where(np.signbit(denominator) ^ np.signbit(numerator), np.float32(-1), np.float32(1))
     nan = np.float32(np.nan)
     return np.select(
         [

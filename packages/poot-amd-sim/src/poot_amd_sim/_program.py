@@ -146,9 +146,7 @@ def parse_programs(text: str) -> dict[str, Program]:
             if kernel and match[2].lstrip("-").isdigit():
                 descriptors[kernel][match[1]] = int(match[2])
         elif current and not line.startswith("."):
-            code[current].append(
-                tuple(_instruction(part, number) for part in line.split(" :: "))
-            )
+            code[current].append(tuple(_instruction(part, number) for part in line.split(" :: ")))
     arguments = _arguments(text)
     return {
         name: Program(

@@ -157,7 +157,9 @@ def _float(instruction: Instruction, name: str) -> Step:
 Build = Callable[[Instruction, str, int], Step]
 
 
-def _unary(function: Callable[[Any, int], Any], *, sets: bool = False, wide: bool | None = None) -> Build:
+def _unary(
+    function: Callable[[Any, int], Any], *, sets: bool = False, wide: bool | None = None
+) -> Build:
     def build(instruction: Instruction, kind: str, bits: int) -> Step:
         _ = kind
         target, source = _target(instruction), _read(instruction, 1, bits)
@@ -186,9 +188,7 @@ def _add(sign: int, *, carry: bool = False) -> Build:
                 w.put_scalar(target, x + y if sign > 0 else x - y, 64)
                 return
             x, y = (np.asarray(read(w)) for read in (a, b))
-            wide_x, wide_y = (
-                (_signed(v, 32) if signed else v.astype(np.int64)) for v in (x, y)
-            )
+            wide_x, wide_y = ((_signed(v, 32) if signed else v.astype(np.int64)) for v in (x, y))
             extra = w.scc[w.selected].astype(np.int64) if carry else 0
             total = wide_x + sign * (wide_y + extra)
             low, high = (-(2**31), 2**31 - 1) if signed else (0, 2**32 - 1)
@@ -263,7 +263,10 @@ def _multiply(instruction: Instruction, kind: str, bits: int) -> Step:
         if not is_high:
             w.put_scalar(target, x * y, bits)
         elif kind == "u32":
-            w.put_scalar(target, (x.astype(np.uint64) * y.astype(np.uint64) >> np.uint64(32)).astype(np.uint32))
+            w.put_scalar(
+                target,
+                (x.astype(np.uint64) * y.astype(np.uint64) >> np.uint64(32)).astype(np.uint32),
+            )
         else:
             w.put_scalar(target, (_signed(x, 32) * _signed(y, 32) >> 32).astype(np.uint32))
 

@@ -121,7 +121,11 @@ def _sources(instruction: Instruction, operands: list[str], kinds: str) -> list[
             readers.append(byte_selected(text, selector, kind))
             continue
         high = bool(halves[number]) and _KINDS[kind] == 16
-        readers.append(read_typed(text.removesuffix("|") + "|" if text.endswith("|") else text, kind, high=high))
+        readers.append(
+            read_typed(
+                text.removesuffix("|") + "|" if text.endswith("|") else text, kind, high=high
+            )
+        )
     return readers
 
 

@@ -1,3 +1,7 @@
-"""AMD GPUs as a poot device through HIP."""
+"""AMD GPUs as poot devices, through HIP."""
 
-__all__: list[str] = []
+from poot_rocm_device._device import RocmDevice, open_device
+from poot_rocm_device._driver import Driver
+from poot_rocm_device._linker import Linker
+
+__all__ = ["Driver", "Linker", "RocmDevice", "open_device"]

@@ -6,7 +6,7 @@ from poot_core import UnsupportedError
 from poot_kernel.targets.common.fragments import Bit, bits_along
 from poot_kernel.targets.common.products import Atom, AtomSide, dot_atoms
 
-__all__ = ["Architecture", "architecture"]
+__all__ = ["Architecture", "architecture", "wave_size"]
 
 
 class Architecture:
@@ -87,3 +87,12 @@ def architecture(name: str) -> Architecture:
         return Architecture(name, 64, atoms=atoms)
     covered = ("gfx103x", "gfx11xx", *_RDNA4, *_CDNA)
     raise UnsupportedError(f"{name!r} is not covered yet; covered are {', '.join(covered)}")
+
+
+def wave_size(name: str) -> int:
+    """Return how many lanes poot's kernels for an architecture have.
+
+    Raises:
+        UnsupportedError: If it is not covered yet.
+    """
+    return architecture(name).subgroup_size
