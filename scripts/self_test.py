@@ -18,6 +18,7 @@ GATES = (
     "check_lane_coverage.py",
     "check-required-cases.py",
     "check_documentation.py",
+    "check_files.py",
     "check_examples.py",
     "check_wheels.py",
     "check_standalone.py",
