@@ -208,7 +208,8 @@ class _Prepared:
         sizes += [1] * (3 - len(sizes))
         if self._package.is_persistent:
             total = sizes[0] * sizes[1] * sizes[2]
-            return (min(total, self._multiprocessors), 1, 1)
+            by = self._package.cluster
+            return (min(-(-total // by) * by, self._multiprocessors // by * by), 1, 1)
         if any(size > limit for size, limit in zip(sizes, _LIMITS, strict=True)):
             raise ShapeError(
                 f"launch {self._source.label!r} has a grid of {tuple(sizes)} workgroups, the "

@@ -70,6 +70,7 @@ class KernelPackage:
         grid: Workgroups along each axis: sizes over integer parameters, as text.
         tensor_maps: Further parameters, after those.
         is_persistent: Workgroups loop over the grid: launch one for each multiprocessor, on x.
+        cluster: Workgroups that run together; a launch is a multiple of them along x.
         is_overlapping: Whether the kernel waits itself for those before it, so that it may be
             started early.
 
@@ -87,6 +88,7 @@ class KernelPackage:
     grid: tuple[str, ...] = ()
     tensor_maps: tuple[PackagedMap, ...] = ()
     is_persistent: bool = False
+    cluster: int = 1
     is_overlapping: bool = False
     split: KernelSplit | None = None
 

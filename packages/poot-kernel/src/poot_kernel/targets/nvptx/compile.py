@@ -21,6 +21,7 @@ from poot_kernel.targets.nvptx.chunks import CHUNK, ChunkedProducts
 from poot_kernel.targets.nvptx.machine import REGION, PtxMachine, capability_of
 from poot_kernel.targets.nvptx.split import MAX_WARPS, SplitProducts, depth_of, suits_split
 from poot_kernel.targets.nvptx.warpgroup import (
+    CLUSTER,
     WarpgroupProducts,
     suits_warpgroups,
     warpgroup_rows,
@@ -35,7 +36,7 @@ def _version(capability: int) -> str:
         return "8.7"
     if capability >= 100:
         return "8.6"
-    return "8.0" if capability >= 90 else "7.1" if capability >= 80 else "6.5"
+    return "8.0" if capability >= 90 else "7.4" if capability >= 80 else "6.5"
 
 
 def compile_ptx(
@@ -97,7 +98,7 @@ def compile_ptx(
         ",\n".join(parameters),
         f")\n.maxntid {launched}, 1, 1",
         # Registers can only move between warpgroups where the binary sets them for one workgroup.
-        *([".minnctapersm 1"] if is_specialised else []),
+        *([".minnctapersm 1", f".reqnctapercluster {CLUSTER}, 1, 1"] if is_specialised else []),
         "{",
         *machine.declarations(),
         *(line.replace(REGION, str(low.shared_bytes)) for line in machine.entry),
@@ -174,6 +175,7 @@ def _package(function: KernelFunction, arch: str) -> KernelPackage:
             for m in built.tensor_maps
         ),
         is_persistent=built.is_persistent,
+        cluster=CLUSTER if built.is_persistent else 1,
         is_overlapping=capability_of(arch) >= 90,
         split=built.split,
     )

@@ -16,6 +16,7 @@ from poot_kernel.targets.nvptx.atoms import ATOMS, matrix_load
 
 __all__ = ["REGION", "PtxMachine", "capability_of"]
 
+LINES = ".L2::256B"  # what a copy to shared memory brings into the cache: mostly the next step's
 REGION = "WARP_REGION"  # stands in the text until the size of a warp's shared memory is known
 
 _CLASS = {
@@ -250,6 +251,16 @@ class PtxMachine(AtomMachine):
         """Return the warps of a workgroup."""
         return self.result("shr.u32", u32, self.result("mov.u32", u32, "%ntid.x"), 5)
 
+    def cluster_rank(self) -> Register:
+        """Return the workgroup's number in its cluster."""
+        return self.result("mov.u32", u32, "%cluster_ctarank")
+
+    def half(self, value: int) -> str:
+        """Return a 16-bit register with a number."""
+        self._counts["h"] += 1
+        self.line(f"mov.u16 %h{self._counts['h']}, {value}")
+        return f"%h{self._counts['h']}"
+
     def shared_base(self) -> Register:
         """Return where shared memory begins; under ``is_split`` that of the warp."""
         found = self.result("mov.u32", u32, "shared_block")
@@ -341,7 +352,9 @@ class PtxMachine(AtomMachine):
         self, destination: Register, offset: int, source: Register, valid: Register | None
     ) -> None:
         """Start copying 16 bytes."""
-        where = f"cp.async.cg.shared.global [{destination.code}+{offset}], [{source.code}], 16"
+        where = (
+            f"cp.async.cg.shared.global{LINES} [{destination.code}+{offset}], [{source.code}], 16"
+        )
         if valid is None:
             self.line(where)
             return

@@ -18,8 +18,8 @@ from typing import cast
 from poot_core import DType, f32
 from poot_kernel.ir.core import KernelFunction, Op
 from poot_kernel.ir.types import TileType
-from poot_kernel.targets.common.copies import product_operands
-from poot_kernel.targets.common.fragments import Bit, bits_along
+from poot_kernel.targets.common.copies import Pointer, product_operands
+from poot_kernel.targets.common.fragments import Bit, bits_along, log2
 from poot_kernel.targets.common.lowering import Lowering
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import Atom, AtomSide, FragmentProducts
@@ -157,6 +157,8 @@ class _Chunks:
         ahead = self._first_steps(start)
         for slot, index in enumerate(ahead):
             self._issue(index, ops.word(slot), self.weights)
+        for op in self.weights:
+            self._prefetch(op, start, len(ahead))
         if self.products.overlaps:
             machine.line("griddepcontrol.wait")
         for slot, index in enumerate(ahead):
@@ -190,6 +192,35 @@ class _Chunks:
         machine.loop(lambda: machine.compare("lt", machine.read(counter), self.upper), turn)
         machine.line("bar.sync 0")
         self._total()
+
+    def _prefetch(self, op: Op, start: Register, ahead: int) -> None:
+        """Ask for the lines of the warp's first chunk that the ring does not hold yet.
+
+        A step of a row is one line; lanes take rows first, then steps.
+        """
+        low, machine, ops = self.low, self.machine, self.ops
+        pointer = low.get(op.operands[0])
+        assert isinstance(pointer, Pointer)
+        rows = cast(TileType, op.result.type).shape[0]
+        step = cast(int, self.step.literal)
+        each = max(1, 32 // rows)  # steps that one instruction covers
+        stride = low.strides(pointer.memory)[0]
+        index = low.index_dtype
+        for base in range(0, rows, 32):
+            lane = ops.convert(low.lane(), index)
+            row = ops.add(ops.integer("and", lane, min(rows, 32) - 1), low.index(op.operands[1]))
+            row = ops.add(row, base)
+            late = ops.mul(ops.integer("shr", lane, log2(min(rows, 32))), step)
+            place = ops.add(ops.add(start, late), ops.mul(row, stride))
+            address = ops.add(
+                pointer.address, ops.mul(ops.convert(place, pointer.address.dtype), 2)
+            )
+            for first in range(ahead, CHUNK // step, each):
+                at = ops.add(ops.add(start, late), first * step)
+                inside = machine.compare("lt", at, self.upper)
+                machine.line(
+                    f"@{inside.code} prefetch.global.L2 [{address.code}+{2 * step * first}]"
+                )
 
     def _first_steps(self, start: Register) -> list[Register]:
         found = [start]

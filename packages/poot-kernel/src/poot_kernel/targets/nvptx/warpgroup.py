@@ -32,6 +32,7 @@ GROUP = 128  # threads of a warpgroup
 ROWS = 64  # rows of an instruction
 ROW_BYTES = 128  # of a swizzled tile: 64 elements of k
 TILE_ROWS = 8  # tiles that walk down together, for L2
+CLUSTER = 2  # workgroups that share one operand: each loads a half for both
 CHUNKED_COLUMNS = 128  # sums of a chunk and of all chunks share the registers
 _VIEWS = ("transpose", "mma", "yield")
 
@@ -97,10 +98,13 @@ class _Ring:
         self.parity = self.machine.variable(ops.word(0))
 
     def prepare(self, num_consumers: int) -> None:
-        """Initialise the barriers: one arrival fills a slot, each warpgroup's one empties it."""
+        """Initialise the barriers: one arrival fills a slot, each warpgroup's one empties it.
+
+        What a slot holds comes from both workgroups of a cluster, so both must have done with it.
+        """
         m = self.machine
         for slot in range(self.stages):
-            for base, count in ((self.full, 1), (self.empty, num_consumers)):
+            for base, count in ((self.full, 1), (self.empty, num_consumers * CLUSTER)):
                 m.line(f"mbarrier.init.shared::cta.b64 [{base.code}+{8 * slot}], {count}")
         m.line("fence.mbarrier_init.release.cluster")
         m.line("fence.proxy.async.shared::cta")
@@ -138,20 +142,38 @@ class _Ring:
 
 
 class _Issue:
-    """What copies do in the loading warp: start TMA."""
+    """What copies do in the loading warp: start TMA.
 
-    def __init__(self, ring: _Ring, slot: Register, maps: dict[Value, str]) -> None:
+    Args:
+        ring: The ring.
+        slot: Where to.
+        maps: Registers with the address of each array's description.
+        shared: The copy of which each workgroup of the cluster loads a half, for both.
+        rank: The workgroup's number in the cluster.
+    """
+
+    def __init__(
+        self, ring: _Ring, slot: Register, maps: dict[Value, str], shared: Op, rank: Register
+    ) -> None:
         self.ring, self.slot, self.maps = ring, slot, maps
+        self.shared, self.rank = shared, rank
 
     def copy(self, low: Lowering, staged: StagedCopy) -> MemoryTile:
         """Start one copy."""
-        tile, op = self.ring.tile(staged.op, self.slot), staged.op
-        row, column = (low.arithmetic.convert(low.scalar(v), u32) for v in op.operands[1:3])
+        tile, op, ops = self.ring.tile(staged.op, self.slot), staged.op, low.arithmetic
+        row, column = (ops.convert(low.scalar(v), u32) for v in op.operands[1:3])
         full = self.ring.barrier_of(self.ring.full, self.slot)
+        base, form, mask = tile.base, "", ""
+        if op is self.shared:
+            half = tile.shape[0] // CLUSTER
+            row = ops.add(row, ops.mul(self.rank, half))
+            base = ops.add(base, ops.mul(self.rank, half * ROW_BYTES))
+            form = ".multicast::cluster"
+            mask = f", {self.ring.machine.half((1 << CLUSTER) - 1)}"
         self.ring.machine.line(
-            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-            f"[{tile.base.code}], [{self.maps[op.operands[0]]}, {{{column.code}, {row.code}}}], "
-            f"[{full.code}]"
+            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+            f"{form} [{base.code}], [{self.maps[op.operands[0]]}, {{{column.code}, {row.code}}}], "
+            f"[{full.code}]{mask}"
         )
         return tile
 
@@ -174,6 +196,7 @@ class WarpgroupProducts(FragmentProducts):
 
     def __init__(self) -> None:
         self.ring: _Ring | None = None
+        self.shared: Op | None = None
         self.is_loading = False
         self.maps: dict[Value, str] = {}
         self.tensor_maps: list[TensorMap] = []
@@ -190,12 +213,26 @@ class WarpgroupProducts(FragmentProducts):
         machine, ops = cast(PtxMachine, low.machine), low.arithmetic
         (pipeline,) = (op for op in low.kernel.body.operations if op.opcode == "pipeline")
         self.ring = _Ring(low, pipeline)
+        # Large tiles of a cluster lie one below the other and share columns; small ones, rows.
+        operands = product_operands(low.kernel.body)
+        side = 1 if self.pairs_rows(low) else 0
+        (self.shared,) = (op for op in self.ring.offsets if operands[op.result][1] == side)
         self._declare_maps(low, machine, pipeline)
         first = machine.compare("eq", low.thread(), ops.word(0))
         machine.branch(first, lambda: cast(_Ring, self.ring).prepare(low.threads // GROUP))
-        machine.line("bar.sync 0")
+        self._meet(machine)
         loads = machine.compare("ge", low.thread(), ops.word(low.threads))
         machine.branch(loads, lambda: self._load(low), lambda: self._multiply(low))
+        # Nobody leaves while the other workgroup may still write to its memory.
+        self._meet(machine)
+
+    def pairs_rows(self, low: Lowering) -> bool:
+        """Whether the tiles of a cluster are neighbours along rows."""
+        return low.threads > GROUP
+
+    def _meet(self, machine: PtxMachine) -> None:
+        machine.line("barrier.cluster.arrive.release")
+        machine.line("barrier.cluster.wait.acquire")
 
     def _declare_maps(self, low: Lowering, machine: PtxMachine, pipeline: Op) -> None:
         copies = [
@@ -210,47 +247,69 @@ class WarpgroupProducts(FragmentProducts):
             memory = cast(ArrayType, array.type)
             sizes = tuple(size for size in memory.shape if size is not None)
             box = cast(TileType, op.result.type).shape
+            if op is self.shared:
+                box = (box[0] // CLUSTER, *box[1:])
             place = low.kernel.parameters.index(array)
             self.tensor_maps.append(TensorMap(parameter=place, shape=sizes, box=box))
 
     def _load(self, low: Lowering) -> None:
         machine = cast(PtxMachine, low.machine)
-        machine.line("setmaxnreg.dec.sync.aligned.u32 24")
+        machine.line("setmaxnreg.dec.sync.aligned.u32 40")
         one = machine.compare("eq", low.thread(), low.arithmetic.word(low.threads))
         self.is_loading = True
         machine.branch(one, lambda: self._tiles(low))
         self.is_loading = False
 
     def _multiply(self, low: Lowering) -> None:
-        registers = 240 if low.threads == 2 * GROUP else 232
-        cast(PtxMachine, low.machine).line(f"setmaxnreg.inc.sync.aligned.u32 {registers}")
+        cast(PtxMachine, low.machine).line("setmaxnreg.inc.sync.aligned.u32 232")
         self._tiles(low)
 
     def _tiles(self, low: Lowering) -> None:
-        """Loop over tiles, a few rows of tiles at a time."""
-        machine, ops = low.machine, low.arithmetic
-        across, down = (ops.convert(low.size(size), u32) for size in low.kernel.grid)
+        """Loop over pairs of tiles, a few rows of them at a time."""
+        machine, ops = cast(PtxMachine, low.machine), low.arithmetic
+        columns, rows = (ops.convert(low.size(size), u32) for size in low.kernel.grid)
+        pairs_rows = self.pairs_rows(low)
+        rank = machine.cluster_rank()
+        halved = ops.integer("shr", ops.add(rows if pairs_rows else columns, CLUSTER - 1), 1)
+        across, down = (columns, halved) if pairs_rows else (halved, rows)
         total = ops.mul(across, down)
-        counter = machine.variable(machine.workgroup(0))
-        step = machine.num_workgroups(0)
+        counter = machine.variable(ops.integer("shr", machine.workgroup(0), 1))
+        step = ops.integer("shr", machine.num_workgroups(0), 1)
+
+        def paired(place: Register) -> Register:
+            return ops.add(ops.mul(place, CLUSTER), rank)
 
         def turn() -> None:
             tile = machine.read(counter)
             per = ops.mul(across, TILE_ROWS)
             group, rest = machine.binary("div", tile, per), machine.binary("rem", tile, per)
             top = ops.mul(group, TILE_ROWS)
-            rows = machine.binary("min", machine.binary("sub", down, top), ops.word(TILE_ROWS))
-            y = ops.add(top, machine.binary("rem", rest, rows))
-            low.place = (machine.binary("div", rest, rows), y)
-            for op in low.kernel.body.operations:
-                if not self.is_loading or op.opcode != "tile_full":
-                    low.operation(op)
-                if self.is_loading and op.opcode == "pipeline":
-                    break
+            here = machine.binary("min", machine.binary("sub", down, top), ops.word(TILE_ROWS))
+            y = ops.add(top, machine.binary("rem", rest, here))
+            x = machine.binary("div", rest, here)
+            x, y = (x, paired(y)) if pairs_rows else (paired(x), y)
+            low.place = (x, y)
+            self._tile(low, machine.compare("lt", y, rows), machine.compare("lt", x, columns))
             machine.assign(counter, ops.add(tile, step))
 
         machine.loop(lambda: machine.compare("lt", machine.read(counter), total), turn)
         low.place = None
+
+    def _tile(self, low: Lowering, *inside: Register) -> None:
+        """Lower the kernel for one tile; the second of the last pair may lie outside."""
+        operations = low.kernel.body.operations
+        place = next(i for i, op in enumerate(operations) if op.opcode == "pipeline")
+        for op in operations[: place + 1]:
+            if not self.is_loading or op.opcode != "tile_full":
+                low.operation(op)
+        if self.is_loading:
+            return
+
+        def rest() -> None:
+            for op in operations[place + 1 :]:
+                low.operation(op)
+
+        low.machine.branch(low.machine.binary("and", *inside), rest)
 
     def pipeline(self, low: Lowering, op: Op) -> bool:
         """Lower the pipeline for the present role."""
@@ -267,6 +326,7 @@ class WarpgroupProducts(FragmentProducts):
     def _issue(self, low: Lowering, op: Op) -> None:
         ring, machine = cast(_Ring, self.ring), cast(PtxMachine, low.machine)
         counter, upper, step = self._steps(low, op)
+        rank = machine.cluster_rank()
 
         def turn() -> None:
             index, slot = machine.read(counter), machine.read(ring.slot)
@@ -279,7 +339,7 @@ class WarpgroupProducts(FragmentProducts):
             full = ring.barrier_of(ring.full, slot)
             size = ring.slot_bytes
             machine.line(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full.code}], {size}")
-            low.stage = _Issue(ring, slot, self.maps)
+            low.stage = _Issue(ring, slot, self.maps, cast(Op, self.shared), rank)
             low.region(op.regions[0], [index])
             low.stage = None
             ring.advance()
@@ -329,14 +389,17 @@ class WarpgroupProducts(FragmentProducts):
         step = low.index(op.operands[2])
         before = machine.variable(ops.word(ring.stages))
         lane = ops.integer("and", low.thread(), GROUP - 1)
-        leads = machine.compare("eq", lane, ops.word(0))
+        leads = machine.compare("lt", lane, ops.word(CLUSTER))
 
         def release() -> None:
             slot = machine.read(before)
             some = machine.compare("lt", slot, ops.word(ring.stages))
             at = ring.barrier_of(ring.empty, slot)
             mine = machine.binary("and", leads, some)
-            machine.line(f"@{mine.code} mbarrier.arrive.shared::cta.b64 _, [{at.code}]")
+            to = machine.result("mapa.shared::cluster.u32", u32, at, lane)
+            machine.line(
+                f"@{mine.code} mbarrier.arrive.release.cluster.shared::cluster.b64 _, [{to.code}]"
+            )
 
         def turn() -> None:
             index, slot = machine.read(counter), machine.read(ring.slot)

@@ -1,0 +1,50 @@
+"""Tiles of the few-row products side by side: TB/s of weight bytes by columns and steps in flight."""
+
+from __future__ import annotations
+
+import argparse
+
+from harness import Bench
+from products import LAYOUT, SHAPES, report
+
+from poot_kernelgen.contraction.matrix import _multiply as matrix
+from poot_kernelgen.requests import ContractionRequest
+
+CHOICES = {
+    "one": [(8, c, s) for c in (16, 32) for s in (3, 4, 5, 6, 8)],
+    "few": [(8, c, s) for c in (16, 32, 64) for s in (3, 4, 5, 6)],
+    "some": [(64, 64, 4), (64, 64, 8), (64, 128, 4), (64, 128, 6), (64, 32, 8)],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("regimes", nargs="*", default=list(CHOICES))
+    options = parser.parse_args()
+    bench = Bench()
+    device = bench.device
+    for regime in options.regimes:
+        rows = {"one": 1, "few": 8, "some": 64}[regime]
+        functions = []
+        for tile in CHOICES[regime]:
+            matrix._TILES[regime] = matrix._Tile(*tile)
+            request = ContractionRequest(weight=LAYOUT, activation="bf16", regime=regime)
+            name = f"{regime}_{tile[1]}_{tile[2]}"
+            functions.append(matrix.build_matrix(request, name, device.caps))
+        kernels = bench.kernels(functions)
+        for n, k in SHAPES:
+            size = 2 * n * k
+            copies = max(2, min(24, -(-(600 << 20) // size)))
+            weights = [bench.random(size) for _ in range(copies)]
+            x = bench.random(2 * rows * k)
+            out = device.allocate(4 * rows * n, "out")
+            facts = {}
+            for name, kernel in kernels.items():
+                steps = [bench.launch(kernel, w, x, out, rows, n, k, n) for w in weights]
+                facts[name] = round(size / (bench.seconds(steps, 7) / copies) / 1e12, 2)
+            best = max(facts, key=lambda name: facts[name])
+            report(f"{regime} {n}x{k}", best=best, **facts)
+
+
+if __name__ == "__main__":
+    main()
