@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosmic_ray.ast import get_ast_from_source
+from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 from lane import environment_of
@@ -66,20 +66,14 @@ class Mutation:
 
 def mutations_of(module: Path) -> Iterator[Mutation]:
     """Yield every mutation of a module."""
-    tree = get_ast_from_source(module.read_text())
+    tree = get_ast(module.read_text())
     for name in operator_names():
         if any(word in name for word in LEFT_OUT):
             continue
         operator = get_operator(name)()
-        places = sum(1 for node in _walk(tree) for _ in operator.mutation_positions(node))
+        places = sum(1 for node in ast_nodes(tree) for _ in operator.mutation_positions(node))
         for occurrence in range(places):
             yield Mutation(module=module, operator=name, occurrence=occurrence)
-
-
-def _walk(node: object) -> Iterator[object]:
-    yield node
-    for child in getattr(node, "children", ()):
-        yield from _walk(child)
 
 
 def survives(mutation: Mutation, area: Area, source: Path) -> str | None:
