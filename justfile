@@ -200,6 +200,11 @@ npu-lowering:
 npu-build *args:
     {{python}} scripts/npu_build.py {{args}}
 
+# The benchmark harness: `list`, `run WORD...`, `report DIR`, `compare BEFORE AFTER`; see benchmarks/README.md
+[group('more')]
+bench-harness *args:
+    {{python}} -m benchmarks.harness {{args}}
+
 # The benchmarks that need no peer: CPU-oracle decode, op dispatch, the CPU pipeline; see benchmarks/README.md
 [group('more')]
 bench *args:

@@ -1,0 +1,1 @@
+"""The benchmark harness: a manifest, runners, one record schema, reports and comparisons."""
