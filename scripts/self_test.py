@@ -24,6 +24,8 @@ GATES = (
     "check_standalone.py",
     "lane.py",
     "npu_build.py",
+    "render_diagrams.py",
+    "check_flake.py",
 )
 
 
