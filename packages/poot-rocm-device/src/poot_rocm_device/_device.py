@@ -189,7 +189,7 @@ class RocmDevice:
             sequence.launch_all()
         except DeviceError:
             with contextlib.suppress(DeviceError):
-                driver.call("hipStreamEndCapture", self._stream)
+                driver.call("hipGraphDestroy", driver.call("hipStreamEndCapture", self._stream))
             raise
         graph = driver.call("hipStreamEndCapture", self._stream)
         try:
