@@ -100,7 +100,9 @@ def open_backend(name: str, settings: Settings, threads: int | None = None) -> O
         if device.caps.is_software:
             name = device.caps.name
             device.close()
-            refusals.append(f"{candidate}: {name} is a software adapter; name the backend to use it")
+            refusals.append(
+                f"{candidate}: {name} is a software adapter; name the backend to use it"
+            )
             continue
         reason = "first of auto's order" if not refusals else "; ".join(refusals)
         return OpenedDevice(candidate, device, reason)
@@ -120,7 +122,9 @@ def _open(point: EntryPoint, settings: Settings, threads: int | None) -> Device:
 
 def _refuse_hidden(name: str, settings: Settings) -> None:
     if settings.hide_devices and name != "cpu":
-        raise DeviceError(f"backend {name!r} is hidden by POOT_HIDE_DEVICES=1; unset it to open one")
+        raise DeviceError(
+            f"backend {name!r} is hidden by POOT_HIDE_DEVICES=1; unset it to open one"
+        )
 
 
 def list_backends(settings: Settings) -> tuple[Backend, ...]:

@@ -49,6 +49,7 @@ def build_kernels(
                     grid=tuple(map(str, kernel.function.grid)),
                     grain=kernel.grain,
                     scratch=str(kernel.scratch_bytes),
+                    workgroup=kernel.function.workgroup_size or 1,
                 )
             )
     objects = _compile(functions, target, caps, service)

@@ -33,7 +33,7 @@ __all__ = ["DeviceRunner"]
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
-_ALIGNMENT = 64
+_ALIGNMENT = 256  # what any driver asks of an address or a binding's offset
 
 
 class DeviceRunner:

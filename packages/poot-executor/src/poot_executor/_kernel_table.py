@@ -19,7 +19,8 @@ class KernelRecord:
         parameters: Names of its parameters, in order.
         grid: Workgroups of each axis, as a size over the names of scalar parameters.
         grain: Fewest workgroups worth handing to a worker; host only.
-        scratch: Private bytes of each worker, as a size too.
+        scratch: Private bytes of each worker, as a size too; host only.
+        workgroup: Invocations of a workgroup; 1 on the host.
     """
 
     request: int
@@ -30,6 +31,7 @@ class KernelRecord:
     grid: tuple[str, ...]
     grain: int = 1
     scratch: str = "0"
+    workgroup: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,16 +41,25 @@ def kernel_launch(
             scalars[name] = argument.value
         else:
             assert isinstance(argument, BufferArgument | ScalarArgument)
-    dims = [dim for text in record.grid for dim in grid_dims(Size.parse(text), scalars)]
+    axes = [grid_dims(Size.parse(text), scalars) for text in record.grid]
     known = {name: value for name, value in scalars.items() if isinstance(value, int)}
     return Launch(
         kernel=handle,
         arguments=tuple(arguments),
-        grid=_merged(dims),
+        grid=_axes(axes) if record.workgroup > 1 else _merged([d for axis in axes for d in axis]),
         grain=record.grain,
         scratch_bytes=Size.parse(record.scratch).evaluate(known),
+        workgroup=(record.workgroup, 1, 1),
         label=label,
     )
+
+
+def _axes(axes: Sequence[Sequence[GridDim]]) -> tuple[GridDim, ...]:
+    """Return the axes that a GPU kernel knows by number, one dimension each."""
+    merged = [_merged(axis) for axis in axes]
+    if any(len(dims) != 1 for dims in merged):
+        raise VerifyError(f"a GPU's grid has one dimension an axis, not {axes}")
+    return tuple(dims[0] for dims in merged)
 
 
 def grid_dims(size: Size, scalars: Mapping[str, int | str]) -> list[GridDim]:

@@ -25,7 +25,7 @@ from poot_executor._weights import Matrix
 
 __all__ = ["load_matrices", "load_small"]
 
-_ALIGNMENT = 64
+_ALIGNMENT = 256  # what any driver asks of an address or a binding's offset
 _POOL_BYTES = 256 << 20  # some drivers bind no more than this at once
 Kernels = Mapping[tuple[int, str], tuple[KernelHandle, KernelRecord]]
 
@@ -45,10 +45,38 @@ def load_matrices(
     layouts = list(dict.fromkeys(program.layouts))
     packers = dict(zip(layouts, table.packers, strict=True))
     pools, places = _allocate(device, table.matrix_bytes)
+    sources = _Sources(device)
     for matrix, layout, place in zip(program.matrices, program.layouts, places, strict=True):
         kernel = kernels[packers[layout], "main"]
-        _pack(device, matrix, layout.interleave, place, kernel, weights)
+        _pack(device, matrix, layout.interleave, place, kernel, weights, sources)
+    sources.close()
     return pools, places
+
+
+class _Sources:
+    """Stored rows as a device reads them: where they are, or copied to buffers that are used again."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._buffers: list[Buffer] = []
+
+    def place(self, number: int, rows: np.ndarray[Any, Any], label: str) -> Buffer:
+        """Return a buffer that holds rows until the next matrix; ``number`` counts its parts."""
+        buffer = self._device.import_host(rows, label)
+        if buffer is not None:
+            return buffer
+        while len(self._buffers) <= number:
+            self._buffers.append(self._device.allocate(_ALIGNMENT, "stored rows"))
+        if self._buffers[number].nbytes < rows.nbytes:
+            self._buffers[number].free()
+            self._buffers[number] = self._device.allocate(rows.nbytes, "stored rows")
+        self._device.upload(self._buffers[number], rows)
+        return self._buffers[number]
+
+    def close(self) -> None:
+        """Give the buffers back."""
+        for buffer in self._buffers:
+            buffer.free()
 
 
 def _allocate(device: Device, sizes: Sequence[int]) -> tuple[list[Buffer], list[BufferArgument]]:
@@ -85,6 +113,7 @@ def _pack(
     target: BufferArgument,
     kernel: tuple[KernelHandle, KernelRecord],
     weights: WeightSource,
+    sources: _Sources,
 ) -> None:
     """Pack the parts of one matrix: one after the other, or alternating for a gated pair."""
     handle, record = kernel
@@ -95,7 +124,7 @@ def _pack(
         first, step = (number, 2) if matrix.gated else (group, 1)
         group += -(-part.num_rows // interleave)
         arguments = [
-            BufferArgument(_source(device, rows, part.name)),
+            BufferArgument(sources.place(number, rows, part.name)),
             target,
             *(ScalarArgument(value, i64) for value in (part.num_rows, matrix.k, first, step)),
         ]
@@ -104,14 +133,6 @@ def _pack(
     device.synchronize()
     for part in matrix.parts:
         weights.release(part.name)
-
-
-def _source(device: Device, rows: np.ndarray[Any, Any], label: str) -> Buffer:
-    buffer = device.import_host(rows, label)
-    if buffer is None:
-        buffer = device.allocate(rows.nbytes, label)
-        device.upload(buffer, rows)
-    return buffer
 
 
 def load_small(

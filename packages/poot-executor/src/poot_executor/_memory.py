@@ -9,7 +9,7 @@ from poot_executor._planned import PlannedLaunch, Temp
 
 __all__ = ["Arena", "live_launches", "place"]
 
-ALIGNMENT = 64
+ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from poot_kernel import ArrayType, KernelFunction, Size, scratch_size
 from poot_kernelgen._generate import GeneratedKernel, GridAxis, Role
 from poot_kernelgen._lanes import lane_count
 
-__all__ = ["answer", "entry_name"]
+__all__ = ["answer", "entry_name", "gpu_answer"]
 
 
 def entry_name(stem: str, request: object, target: Target) -> str:
@@ -30,6 +30,11 @@ def answer(function: KernelFunction, role: Role = "main", grain: int = 1) -> Gen
         grain=grain,
         scratch_bytes=scratch,
     )
+
+
+def gpu_answer(function: KernelFunction, role: Role = "main") -> GeneratedKernel:
+    """Return a kernel for a GPU: its function alone says how it is launched."""
+    return GeneratedKernel(name=function.name, function=function, role=role, grid=())
 
 
 def _axis(function: KernelFunction, size: Size) -> GridAxis:

@@ -36,7 +36,7 @@ class GeneratedKernel:
         name: Entry name; equal names mean equal kernels.
         function: Its IR, verified.
         role: ``main``, or the part that it plays where a request needs two kernels.
-        grid: How many workgroups to launch, by axis.
+        grid: How many workgroups to launch, by axis; empty for GPUs, where ``function.grid`` says it.
         grain: Fewest workgroups worth handing to a worker; host only.
         scratch_bytes: Private scratch of each worker; host only.
     """

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from poot_core import f32, i32, i64
 from poot_kernel import IRBuilder, KernelFunction, Value
-from poot_kernelgen.attention._exponential import LOG2_E, power_of_two
+from poot_kernelgen.attention._exponential import LOG2_E
+from poot_kernelgen.attention._exponential import power_of_two as host_power_of_two
 from poot_kernelgen.requests import AttendRequest
 
 __all__ = ["merge_kernel"]
 
 
-def merge_kernel(request: AttendRequest, name: str) -> KernelFunction:
-    """Return the merge kernel; its grid is heads by tokens."""
+def merge_kernel(request: AttendRequest, name: str, threads: int | None = None) -> KernelFunction:
+    """Return the merge kernel; its grid is heads by tokens. ``threads`` share one on a GPU."""
     heads, dim, split = request.num_heads, request.value.head_dim, request.split
-    b = IRBuilder(name, level="lane", grid=[heads, "tokens"])
+    b = IRBuilder(name, level="lane", grid=[heads, "tokens"], workgroup_size=threads)
+
+    def power_of_two(b: IRBuilder, x: Value) -> Value:
+        return host_power_of_two(b, x) if threads is None else b.unary("exp2", x)
+
     partials = b.array("partials", f32, [None])
     num_parts = b.scalar("parts")
     positions = b.array("positions", i32, ["tokens"])

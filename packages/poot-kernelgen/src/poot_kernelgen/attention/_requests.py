@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import cast
 
 from poot_core import DeviceCaps, Target
-from poot_kernelgen._answers import answer, entry_name
+from poot_kernelgen._answers import answer, entry_name, gpu_answer
 from poot_kernelgen._generate import GeneratedKernel
+from poot_kernelgen.attention._gpu import gpu_attend_kernel, gpu_blocking
 from poot_kernelgen.attention._main import attend_kernel
 from poot_kernelgen.attention._merge import merge_kernel
 from poot_kernelgen.requests import AttendRequest, Request
 
 __all__ = ["generate_attend"]
+
+_MERGE_THREADS = 64
 
 
 def generate_attend(
@@ -22,10 +25,23 @@ def generate_attend(
     Raises:
         UnsupportedError: If heads, layouts or the split do not fit together.
     """
-    _ = caps
     found = cast("AttendRequest", request)
+    if caps.max_workgroup > 1:
+        return _for_gpu(found, target, caps)
     main = attend_kernel(found, target, entry_name("attend", found, target))
     # Tiles of any size share one merge.
     facts = (found.num_heads, found.value.head_dim, found.window, found.sinks, found.split)
     merge = merge_kernel(found, entry_name("attend_merge", facts, target))
     return answer(main), answer(merge, "merge", grain=8)
+
+
+def _for_gpu(
+    request: AttendRequest, target: Target, caps: DeviceCaps
+) -> tuple[GeneratedKernel, ...]:
+    blocking = gpu_blocking(request, caps)
+    main = gpu_attend_kernel(request, blocking, entry_name("attend", (request, blocking), target))
+    threads = max(caps.subgroup_size, min(_MERGE_THREADS, caps.max_workgroup))
+    facts = (request.num_heads, request.value.head_dim, request.window, request.sinks,
+             request.split, threads)  # fmt: skip
+    merge = merge_kernel(request, entry_name("attend_merge", facts, target), threads)
+    return gpu_answer(main), gpu_answer(merge, "merge")

@@ -9,7 +9,7 @@ from poot_core import UnsupportedError, boolean, dtype_by_name
 from poot_kernel import IRBuilder, Value
 from poot_kernelgen.requests import Epilogue, RowNode
 
-__all__ = ["apply_nodes"]
+__all__ = ["apply_nodes", "apply_to_values"]
 
 _DIRECT = {
     "neg": "neg", "abs": "abs", "exp": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt",
@@ -29,14 +29,19 @@ def apply_nodes(b: IRBuilder, epilogue: Epilogue, tiles: Sequence[Value]) -> Val
     """
     if not epilogue.nodes:
         return tiles[0]
+    return b.map(lambda *elements: apply_to_values(b, epilogue, elements), *tiles)
 
-    def body(*elements: Value) -> Value:
-        values = list(elements)
-        for node in epilogue.nodes:
-            values.append(_node(b, node, [values[i] for i in node.operands]))
-        return values[-1]
 
-    return b.map(body, *tiles)
+def apply_to_values(b: IRBuilder, epilogue: Epilogue, elements: Sequence[Value]) -> Value:
+    """Return the last node's value, over one result's accumulators followed by its inputs.
+
+    Raises:
+        UnsupportedError: If a node is not elementwise.
+    """
+    values = list(elements)
+    for node in epilogue.nodes:
+        values.append(_node(b, node, [values[i] for i in node.operands]))
+    return values[-1] if epilogue.nodes else values[0]
 
 
 def _node(b: IRBuilder, node: RowNode, operands: list[Value]) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from poot_core import DeviceCaps, ShapeError, Target
 from poot_kernelgen.contraction._codec import ROWS, codec_of, dense_bytes, is_dense
+from poot_kernelgen.contraction.gpu._layout import RowLayout
 from poot_kernelgen.requests import WeightLayout
 
 __all__ = ["packed_bytes", "weight_layout_for"]
@@ -15,10 +16,11 @@ def weight_layout_for(source: str, target: Target, caps: DeviceCaps) -> WeightLa
     Raises:
         UnsupportedError: If there is none for the type.
     """
-    _ = target, caps  # one layout fits 512, 256 and 128-bit hosts
+    _ = target  # one layout fits 512, 256 and 128-bit hosts
     if not is_dense(source):
         codec_of(source)
-    return WeightLayout(source=source, interleave=ROWS)
+    order = "rows" if caps.max_workgroup > 1 else "lanes"
+    return WeightLayout(source=source, interleave=ROWS, order=order)
 
 
 def packed_bytes(layout: WeightLayout, n: int, k: int) -> int:
@@ -27,6 +29,8 @@ def packed_bytes(layout: WeightLayout, n: int, k: int) -> int:
     Raises:
         ShapeError: If rows of k elements are no whole number of blocks.
     """
+    if layout.order == "rows":
+        return RowLayout(layout.source).packed_bytes(n, k)
     groups = -(-n // ROWS)
     if is_dense(layout.source):
         width = -(-k // 2) * 2 if layout.source == "bf16" else k

@@ -7,6 +7,7 @@ import hashlib
 from poot_core import DeviceCaps, Target, UnsupportedError
 from poot_kernel import KernelFunction, scratch_size
 from poot_kernelgen._generate import GeneratedKernel, GridAxis
+from poot_kernelgen.contraction import gpu
 from poot_kernelgen.contraction._blocked import ROW_BLOCK, blocked_columns, build_blocked
 from poot_kernelgen.contraction._codec import ROWS, is_dense
 from poot_kernelgen.contraction._gather import build_gather
@@ -43,7 +44,9 @@ def generate_contraction(
     Raises:
         UnsupportedError: If the weight cannot be multiplied with this kind of activation.
     """
-    _ = target, caps
+    _ = target
+    if caps.max_workgroup > 1:
+        return gpu.generate_contraction(request, caps)
     source, activation = request.weight.source, request.activation
     if activation in {"i8", "i8r"} and is_dense(source):
         raise UnsupportedError(
@@ -82,7 +85,9 @@ def generate_pack(
     request: PackRequest, target: Target, caps: DeviceCaps
 ) -> tuple[GeneratedKernel, ...]:
     """Return the kernel that re-lays stored rows."""
-    _ = target, caps
+    _ = target
+    if caps.max_workgroup > 1:
+        return gpu.generate_pack(request, caps)
     function = build_pack(request, _name(f"pack_{request.layout.source}", request))
     return _kernel(function, (("argument", 2, ROWS),), grain=2)
 
@@ -91,6 +96,8 @@ def generate_gather(
     request: GatherRequest, target: Target, caps: DeviceCaps
 ) -> tuple[GeneratedKernel, ...]:
     """Return the kernel that reads rows by number."""
-    _ = target, caps
+    _ = target
+    if caps.max_workgroup > 1:
+        return gpu.generate_gather(request, caps)
     function = build_gather(request, _name(f"gather_{request.layout.source}", request))
     return _kernel(function, (("argument", 3, 1),), grain=4)

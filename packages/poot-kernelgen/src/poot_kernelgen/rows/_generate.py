@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from poot_core import Target, UnsupportedError, bf16, dtype_by_name, f32, i8, i32, i64
+from poot_core import DType, Target, UnsupportedError, bf16, dtype_by_name, f32, i8, i32, i64
 from poot_kernel import IRBuilder, KernelFunction, Value
 from poot_kernelgen._lanes import lane_count
 from poot_kernelgen.requests import KvLayout, RowOutput, RowProgram
@@ -13,6 +13,7 @@ from poot_kernelgen.rows._loops import (
     Nest,
     element_count,
     pick_vector,
+    run_flat,
     run_nest,
     solve_nests,
 )
@@ -25,6 +26,7 @@ from poot_kernelgen.rows._position import (
     flatten,
     unflatten,
 )
+from poot_kernelgen.rows._quantise import QuantiseBlocks
 from poot_kernelgen.rows._reduce import RowReducer
 
 __all__ = ["row_kernel"]
@@ -32,27 +34,31 @@ __all__ = ["row_kernel"]
 _BLOCK = 32
 
 
-def row_kernel(program: RowProgram, target: Target, name: str = "row") -> KernelFunction:
+def row_kernel(
+    program: RowProgram, target: Target, name: str = "row", threads: int | None = None
+) -> KernelFunction:
     """Return the kernel of a row program.
 
     Args:
         program: What to compute.
         target: The host; its lanes decide how many elements a lane holds.
         name: Entry-point name.
+        threads: Invocations that share a row on a GPU; None on the host.
 
     Raises:
         UnsupportedError: If an operation is unknown or an output's kind does not fit.
     """
-    return _RowKernel(program, target, name).build()
+    return _RowKernel(program, target, name, threads).build()
 
 
 class _RowKernel:
-    def __init__(self, program: RowProgram, target: Target, name: str) -> None:
+    def __init__(self, program: RowProgram, target: Target, name: str, threads: int | None) -> None:
         self.plan = RowPlan(program)
         self.plan.check()
         self.program = program
-        self.lanes = lane_count(target)
-        self.b = IRBuilder(name, level="lane", grid=["rows"])
+        self.is_shared = threads is not None
+        self.lanes = threads or lane_count(target)
+        self.b = IRBuilder(name, level="lane", grid=["rows"], workgroup_size=threads)
         self.elements = Elements(self.plan, self.b)
         self.outputs: list[list[Value]] = []
         self.status: Value | None = None
@@ -141,6 +147,7 @@ class _RowKernel:
                 self.lanes,
                 self._to_scratch,
                 self._prepare_scalars,
+                is_shared=self.is_shared,
             ).run(value)
         else:
             self._to_scratch(value)
@@ -150,6 +157,8 @@ class _RowKernel:
         memory = self.b.shared_alloc(dtype, [self.plan.size(value)])
         self._each(value, lambda scope, where, found: self.b.store(
             memory, [self.elements.index(where, scope)], found))  # fmt: skip
+        if self.is_shared:
+            self.b.barrier()
         self.elements.places[value] = Place(memory)
 
     def _each(self, value: int, store: Callable[[Scope, Position, Value], None]) -> None:
@@ -159,6 +168,9 @@ class _RowKernel:
         waiting = solve_nests(self.plan.size(value), lambda p: elements.leaves(value, p))[::-1]
         while waiting:
             nest = waiting.pop()
+            if self.is_shared:
+                self._flat(nest, value, store)
+                continue
             vector = pick_vector(nest, self.lanes)
             if waiting and self._are_pairs(nest, waiting[-1], vector):
                 self._pairs(nest, waiting.pop(), value, vector, store)
@@ -169,6 +181,17 @@ class _RowKernel:
                 vector if contiguous else None, leaves, self.plan, self.lanes, most=4
             )
             self._nest(nest, value, vector, count, store)
+
+    def _flat(
+        self, nest: Nest, value: int, store: Callable[[Scope, Position, Value], None]
+    ) -> None:
+        def body(scope: Scope) -> None:
+            store(scope, nest.position, self.elements.emit(value, nest.position, scope))
+
+        if nest.variables:
+            run_flat(self.b, nest, body)
+        else:
+            body(Scope({}))
 
     @staticmethod
     def _are_pairs(nest: Nest, other: Nest, vector: Variable | None) -> bool:
@@ -238,6 +261,9 @@ class _RowKernel:
 
         With residuals (five arrays) the row is read once more before, for its root mean square.
         """
+        if self.is_shared:
+            self._quantise_shared(value, arrays, outlier)
+            return
         b, elements = self.b, self.elements
         count = _BLOCK // self.lanes
         blocks = self.plan.size(value) // _BLOCK
@@ -270,6 +296,23 @@ class _RowKernel:
                     total, self._keep_rest(lost, is_outlier, rest, loop.index, index, count)
                 )
             b.store(sums, [self.row, loop.index], total)
+
+    def _quantise_shared(self, value: int, arrays: list[Value], outlier: float) -> None:
+        """Give every block of 32 to one invocation."""
+        if not self._reads_quads(value):
+            self._to_scratch(value)
+        self._prepare_scalars(value)
+        QuantiseBlocks(self.b, self.elements, value, self.plan.size(value)).run(
+            self.row, arrays, outlier
+        )
+
+    def _reads_quads(self, value: int) -> bool:
+        try:
+            for position in QuantiseBlocks.positions(self.plan.size(value)):
+                self.elements.leaves(value, position)
+        except (Cut, Factor):
+            return False
+        return True
 
     def _outlier_limit(
         self, read: Callable[[Value], tuple[Value, Value]], blocks: int, count: int, outlier: float
@@ -354,7 +397,7 @@ class _RowKernel:
         beyond = b.compare("ge", slot, num_slots)
         with b.if_(beyond) as fault, fault.then():
             b.status_set(self.status, self.row, bit=0)
-        if layout.role == "key":
+        if layout.role == "key" and not self.is_shared:
             self._to_pool_dtype(output.value, layout)
         fits = b.and_(b.compare("ge", slot, 0), b.compare("lt", slot, num_slots))
         with b.if_(fits) as branch, branch.then():
@@ -372,6 +415,12 @@ class _RowKernel:
         heads, dim, tokens = layout.num_kv_heads, layout.head_dim, layout.block_size
         block, offset = b.floordiv(slot, tokens), b.mod(slot, tokens)
         start = b.mul(block, heads * dim * tokens)
+        if layout.role == "key" and self.is_shared:
+            base = b.add(start, offset)
+            self._each(value, lambda scope, where, found: b.store(
+                pool, b.add(base, b.mul(self.elements.index(where, scope), tokens)),
+                b.convert(found, dtype)))  # fmt: skip
+            return
         if layout.role == "key":  # [block][head][dim][token]
             base = b.add(start, offset)
             with b.for_(0, heads * dim, unroll=4) as loop:
@@ -385,13 +434,27 @@ class _RowKernel:
             self._value_offset(position, heads, dim, tokens)
 
         for nest in solve_nests(heads * dim, check):
+            where = self._value_offset(nest.position, heads, dim, tokens)
+            if self.is_shared:
+                self._flat(nest, value, self._storing(pool, base, where, dtype))
+                continue
             leaves = self.elements.leaves(value, nest.position)
             vector = pick_vector(nest, self.lanes)
-            where = self._value_offset(nest.position, heads, dim, tokens)
             contiguous = vector is not None and where.coefficient(vector) == 1
             count = element_count(vector if contiguous else None, leaves, self.plan, self.lanes, 4)
             self._nest(nest, value, vector, count, lambda scope, _where, found, to=where: b.store(
                 pool, b.add(base, self.elements.index(to, scope)), b.convert(found, dtype)))  # fmt: skip
+
+    def _storing(
+        self, pool: Value, base: Value, to: Position, dtype: DType
+    ) -> Callable[[Scope, Position, Value], None]:
+        """Return what stores a value's element in its place of the pool."""
+        b = self.b
+
+        def store(scope: Scope, _: Position, found: Value) -> None:
+            b.store(pool, b.add(base, self.elements.index(to, scope)), b.convert(found, dtype))
+
+        return store
 
     @staticmethod
     def _value_offset(position: Position, heads: int, dim: int, tokens: int) -> Position:

@@ -23,9 +23,11 @@ def kv_write_program(request: KvWriteRequest) -> RowProgram:
     )
 
 
-def kv_write_kernel(request: KvWriteRequest, target: Target, name: str) -> KernelFunction:
-    """Return the kernel; its grid is tokens."""
-    kernel = row_kernel(kv_write_program(request), target, name)
+def kv_write_kernel(
+    request: KvWriteRequest, target: Target, name: str, threads: int | None = None
+) -> KernelFunction:
+    """Return the kernel; its grid is tokens. ``threads`` share a token on a GPU."""
+    kernel = row_kernel(kv_write_program(request), target, name, threads)
     # Row programs take the pool's slots before the rows, the request the other way round.
     arguments = kernel.body.arguments
     slots, rows = arguments[3], arguments[4]

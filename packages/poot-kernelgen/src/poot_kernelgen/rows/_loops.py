@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from poot_kernelgen.rows._elements import Scope
 from poot_kernelgen.rows._plan import RowPlan
 from poot_kernelgen.rows._position import Cut, Factor, Position, Variable
 
-__all__ = ["Nest", "element_count", "pick_vector", "run_nest", "solve_nests"]
+__all__ = ["Nest", "element_count", "pick_vector", "run_flat", "run_nest", "solve_nests"]
 
 _MOST_NESTS = 64
 
@@ -105,6 +106,24 @@ def pick_vector(nest: Nest, lanes: int) -> Variable | None:
         if candidate.extent >= lanes:
             return candidate
     return max(reversed(nest.variables), key=lambda v: v.extent)
+
+
+def run_flat(b: IRBuilder, nest: Nest, body: Callable[[Scope], None]) -> None:
+    """Emit a nest as one loop that is dealt to the invocations of a workgroup, one element each.
+
+    Args:
+        b: The builder.
+        nest: Its variables are digits of the loop's index, the innermost the lowest.
+        body: Sees the variables' values.
+    """
+    total = math.prod(v.extent for v in nest.variables)
+    with b.foreach(0, total) as loop:
+        scope, rest = Scope({}), loop.index
+        for number, variable in enumerate(reversed(nest.variables)):
+            is_last = number == len(nest.variables) - 1
+            scope.values[variable] = rest if is_last else b.mod(rest, variable.extent)
+            rest = rest if is_last else b.floordiv(rest, variable.extent)
+        body(scope)
 
 
 def run_nest(

@@ -8,12 +8,16 @@ from collections.abc import Callable
 from poot_core import UnsupportedError, dtype_by_name
 from poot_kernel import IRBuilder, Value
 from poot_kernelgen.rows._elements import Elements, Place, Scope
-from poot_kernelgen.rows._loops import Nest, element_count, solve_nests
+from poot_kernelgen.rows._loops import Nest, element_count, run_flat, solve_nests
 from poot_kernelgen.rows._operations import REDUCTIONS
 from poot_kernelgen.rows._plan import RowPlan
 from poot_kernelgen.rows._position import Cut, Factor, Position, Variable, flatten, unflatten
 
 __all__ = ["RowReducer"]
+
+_MANY = 8
+_SHORT = 64
+"""From so many results on, or over so few elements, an invocation of a GPU reduces each alone."""
 
 
 class RowReducer:
@@ -31,8 +35,12 @@ class RowReducer:
         lanes: int,
         to_scratch: Callable[[int], None],
         prepare: Callable[[int], None],
+        *,
+        is_shared: bool = False,
     ) -> None:
+        """Hold what reductions need; ``is_shared`` says that a row has a workgroup of a GPU."""
         self._plan, self._b, self._elements, self._lanes = plan, b, elements, lanes
+        self._is_shared = is_shared
         self._to_scratch, self._prepare = to_scratch, prepare
 
     def run(self, value: int) -> None:
@@ -81,11 +89,37 @@ class RowReducer:
                                                   reduced, scope)  # fmt: skip
             return
         memory = b.shared_alloc(dtype, [size])
+        if self._is_shared and (size >= _MANY or reduced.extent <= _SHORT):
+            for nest in nests:
+                where = source_position(nest.position)
+                run_flat(b, nest, lambda scope, nest=nest, where=where: b.store(
+                    memory, [elements.index(nest.position, scope)],
+                    self._chain(value, source, where, reduced, scope)))  # fmt: skip
+            b.barrier()
+            elements.places[value] = Place(memory)
+            return
         for nest in nests:
             self._loops(nest, 0, Scope({}), lambda scope, nest=nest: b.store(
                 memory, [elements.index(nest.position, scope)],
                 self._total(value, source, source_position(nest.position), reduced, scope)))  # fmt: skip
+        if self._is_shared:
+            b.barrier()
         elements.places[value] = Place(memory)
+
+    def _chain(
+        self, value: int, source: int, position: Position, reduced: Variable, outer: Scope
+    ) -> Value:
+        """Return one element of the result, reduced by one invocation in ascending order."""
+        b, node = self._b, self._plan.node(value)
+        assert node is not None
+        opcode, neutral = REDUCTIONS[node.op]
+        dtype = dtype_by_name(node.dtype)
+        start = b.constant(_neutral(neutral, dtype.name), dtype)
+        with b.for_(0, reduced.extent, 1, [start]) as loop:
+            scope = Scope({**outer.values, reduced: loop.index})
+            found = self._elements.emit(source, position, scope)
+            loop.yield_(b.binary(opcode, loop.carried[0], found))
+        return loop.result
 
     def _loops(self, nest: Nest, depth: int, scope: Scope, body: Callable[[Scope], None]) -> None:
         if depth == len(nest.variables):
@@ -107,7 +141,8 @@ class RowReducer:
         if reduced.extent == 1:
             return elements.emit(source, position, Scope(dict(outer.values)))
         leaves = elements.leaves(source, position)
-        count = element_count(reduced, leaves, self._plan, self._lanes, most=4)
+        most = 1 if self._is_shared else 4
+        count = element_count(reduced, leaves, self._plan, self._lanes, most=most)
         start = b.constant(_neutral(neutral, dtype.name), dtype)
         if count > 1:
             start = b.splat(start, count)

@@ -5,13 +5,27 @@ from __future__ import annotations
 from typing import cast
 
 from poot_core import DeviceCaps, Target
-from poot_kernelgen._answers import answer, entry_name
+from poot_kernelgen._answers import answer, entry_name, gpu_answer
 from poot_kernelgen._generate import GeneratedKernel
 from poot_kernelgen.requests import KvWriteRequest, Request, RowProgram
 from poot_kernelgen.rows._generate import row_kernel
-from poot_kernelgen.rows._kv_write import kv_write_kernel
+from poot_kernelgen.rows._kv_write import kv_write_kernel, kv_write_program
+from poot_kernelgen.rows._plan import RowPlan
 
-__all__ = ["generate_kv_write", "generate_rows"]
+__all__ = ["generate_kv_write", "generate_rows", "row_threads"]
+
+_MOST_THREADS = 256
+
+
+def row_threads(program: RowProgram, caps: DeviceCaps) -> int:
+    """Return how many invocations share a row on a GPU: about four elements each."""
+    plan = RowPlan(program)
+    largest = max((plan.size(output.value) for output in program.outputs), default=1)
+    most = min(_MOST_THREADS, caps.max_workgroup)
+    threads = caps.subgroup_size
+    while threads * 4 < largest and threads * 2 <= most:
+        threads *= 2
+    return threads
 
 
 def generate_rows(
@@ -22,8 +36,11 @@ def generate_rows(
     Raises:
         UnsupportedError: If an operation is unknown or an output's kind does not fit.
     """
-    _ = caps
     found = cast("RowProgram", request)
+    if caps.max_workgroup > 1:
+        threads = row_threads(found, caps)
+        name = entry_name("rows", (found, threads), target)
+        return (gpu_answer(row_kernel(found, target, name, threads)),)
     return (answer(row_kernel(found, target, entry_name("rows", found, target)), grain=4),)
 
 
@@ -31,7 +48,10 @@ def generate_kv_write(
     request: Request, target: Target, caps: DeviceCaps
 ) -> tuple[GeneratedKernel, ...]:
     """Return the kernel of a write into a pool."""
-    _ = caps
     found = cast("KvWriteRequest", request)
+    if caps.max_workgroup > 1:
+        threads = row_threads(kv_write_program(found), caps)
+        name = entry_name("kv_write", (found, threads), target)
+        return (gpu_answer(kv_write_kernel(found, target, name, threads)),)
     kernel = kv_write_kernel(found, target, entry_name("kv_write", found, target))
     return (answer(kernel, grain=4),)

@@ -24,13 +24,15 @@ def _across(b: IRBuilder, value: Value, index: Value) -> tuple[Value, Value]:
     return largest, b.workgroup_reduce(candidate, "min")
 
 
-def argmax_partial_kernel(request: ArgmaxRequest, name: str) -> KernelFunction:
+def argmax_partial_kernel(
+    request: ArgmaxRequest, name: str, threads: int | None = None
+) -> KernelFunction:
     """Return the kernel whose grid is chunks by rows.
 
     A chunk whose logits are all NaN or -inf gives -inf and the chunk's first id.
     """
     chunks = f"ceildiv(columns, {request.chunk})"
-    b = IRBuilder(name, level="lane", grid=[chunks, "rows"])
+    b = IRBuilder(name, level="lane", grid=[chunks, "rows"], workgroup_size=threads)
     logits = b.array("logits", f32, ["rows", "columns"])
     values = b.array("values", f32, ["rows", chunks], access="w")
     ids = b.array("ids", i32, ["rows", chunks], access="w")
@@ -49,9 +51,9 @@ def argmax_partial_kernel(request: ArgmaxRequest, name: str) -> KernelFunction:
     return b.finish()
 
 
-def argmax_final_kernel(name: str) -> KernelFunction:
+def argmax_final_kernel(name: str, threads: int | None = None) -> KernelFunction:
     """Return the kernel whose grid is rows."""
-    b = IRBuilder(name, level="lane", grid=["rows"])
+    b = IRBuilder(name, level="lane", grid=["rows"], workgroup_size=threads)
     values = b.array("values", f32, ["rows", "chunks"])
     ids = b.array("ids", i32, ["rows", "chunks"])
     result = b.array("result", i32, ["rows"], access="w")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import cast
 
 from poot_core import DType, UnsupportedError, boolean, u8, u32
@@ -68,7 +69,44 @@ def _from_word(low: Lowering, word: Register, dtype: DType) -> Register:
     return low.machine.reinterpret(word, dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Read-only memory that the code holds: an element a word.
+
+    Attributes:
+        name: As the machine knows it.
+        dtype: Of the elements.
+        shape: Extents.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+
+def _constant_table(low: Lowering, op: Op) -> None:
+    dtype = cast(DType, op.attributes["dtype"])
+    values = cast("tuple[int, ...]", op.attributes["values"])
+    if dtype.bits > 32 or dtype.is_float:
+        raise UnsupportedError(f"GPU kernels hold tables of integers of up to 32 bits, not {dtype}")
+    name = low.machine.table([value & 0xFFFFFFFF for value in values])
+    low.set(op.result, Table(name, dtype, cast("tuple[int, ...]", op.attributes["shape"])))
+
+
+def _load_table(low: Lowering, op: Op, table: Table) -> None:
+    ops = low.arithmetic
+    total = low.machine.constant(0, low.index_dtype)
+    for value, extent in zip(op.operands[1:], table.shape, strict=True):
+        total = ops.add(ops.mul(total, extent), low.index(value))
+    word = low.machine.table_word(table.name, ops.convert(total, u32))
+    low.set(op.result, low.machine.reinterpret(word, table.dtype))
+
+
 def _load(low: Lowering, op: Op) -> None:
+    memory = low.get(op.operands[0])
+    if isinstance(memory, Table):
+        _load_table(low, op, memory)
+        return
     space, address, dtype, used = place_of(low, op)
     given = op.attributes["dtype"]
     dtype = given if isinstance(given, DType) else dtype
@@ -226,6 +264,6 @@ LANE_HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(_QUERIES, _query),
     "load": _load, "store": _store, "foreach": _foreach, "insert": _insert,
     "barrier": _barrier, "shared_alloc": _shared_alloc, "extent": _extent, "splat": _splat,
-    "vector_build": _vector_build, "extract": _extract, "vector_reduce": _vector_reduce,
+    "constant_table": _constant_table, "vector_build": _vector_build, "extract": _extract, "vector_reduce": _vector_reduce,
     "prefetch": lambda low, op: None,
 }  # fmt: skip

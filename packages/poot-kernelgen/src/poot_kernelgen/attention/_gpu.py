@@ -1,0 +1,344 @@
+"""The main kernel for GPUs: keys are invocations for scores, dims are invocations for values.
+
+A workgroup takes one work item and kv head, (token, head) rows in chunks. As on the host the arithmetic
+of a (query token, split) does not depend on the tile it is computed in: a score is one ascending chain
+over the dims; exponentials are summed by ``key % threads`` ascending and then over the workgroup; a
+weighted value is a chain over every V-th key, ascending, and the V chains are added in order. Keys count
+from the start of the split. Masked keys weigh 0, which changes no bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poot_core import DeviceCaps, UnsupportedError, dtype_by_name, f32, i32, i64
+from poot_kernel import IRBuilder, KernelFunction, Value
+from poot_kernelgen.attention._exponential import LOG2_E
+from poot_kernelgen.attention._main import LOWEST
+from poot_kernelgen.requests import AttendRequest
+
+__all__ = ["gpu_attend_kernel", "gpu_blocking"]
+
+_THREADS = 128
+_MOST_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class GpuBlocking:
+    """Sizes of one kernel.
+
+    Attributes:
+        threads: Invocations of a workgroup; part of the arithmetic.
+        group: Query heads that share a kv head.
+        chunk: Rows that are computed together; results do not depend on it.
+        value_chains: Chains that a value's sum is cut into.
+    """
+
+    threads: int
+    group: int
+    chunk: int
+    value_chains: int
+
+
+def gpu_blocking(request: AttendRequest, caps: DeviceCaps) -> GpuBlocking:
+    """Return the blocking for a request.
+
+    Raises:
+        UnsupportedError: If heads, layouts, the split or workgroup memory do not fit together.
+    """
+    key, value = request.key, request.value
+    if request.num_heads % key.num_kv_heads:
+        raise UnsupportedError(
+            f"attention of {request.num_heads} heads over {key.num_kv_heads} kv heads is uneven"
+        )
+    if key.num_kv_heads != value.num_kv_heads or key.block_size != value.block_size:
+        raise UnsupportedError(f"key and value pools differ in heads or block size: {key}, {value}")
+    if request.split % key.block_size:
+        raise UnsupportedError(
+            f"split {request.split} is no multiple of the block size {key.block_size}"
+        )
+    threads = max(caps.subgroup_size, min(_THREADS, caps.max_workgroup))
+    chains = max(1, threads // value.head_dim)
+    group = request.num_heads // key.num_kv_heads
+    rows = min(_MOST_ROWS, request.query_tile * group)
+    row_bytes = 4 * (key.head_dim + request.split + chains * value.head_dim)
+    # Beside them stand the partial results of reductions, a row of numbers for each subgroup.
+    free = caps.shared_bytes - 4 * _MOST_ROWS * (threads // caps.subgroup_size) - 1024
+    rows = min(rows, free // row_bytes)
+    if rows < 1:
+        raise UnsupportedError(
+            f"attention over {request.split} keys and dims of {key.head_dim} and {value.head_dim} "
+            f"needs {row_bytes} bytes of workgroup memory, the device has {caps.shared_bytes}"
+        )
+    return GpuBlocking(threads, group, rows, chains)
+
+
+def gpu_attend_kernel(request: AttendRequest, blocking: GpuBlocking, name: str) -> KernelFunction:
+    """Return the main kernel; its grid is work items by kv heads."""
+    return _Main(request, blocking, name).build()
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One (token, head) row of a chunk: uniform values."""
+
+    token: Value
+    head: Value
+    position: Value
+    lowest: Value
+
+
+class _Main:
+    def __init__(self, request: AttendRequest, blocking: GpuBlocking, name: str) -> None:
+        self.request, self.k = request, blocking
+        heads, key, value = request.num_heads, request.key, request.value
+        b = self.b = IRBuilder(
+            name, level="lane", grid=["items", key.num_kv_heads], workgroup_size=blocking.threads
+        )
+        self.queries = b.array("queries", f32, [None, heads, key.head_dim])
+        self.keys = b.array("keys", dtype_by_name(key.dtype), [None], alignment=64)
+        self.values = b.array("values", dtype_by_name(value.dtype), [None], alignment=64)
+        self.positions = b.array("positions", i32, [None])
+        self.rows = b.array("rows", i32, [None])
+        self.tables = b.array("tables", i32, [None, "table_blocks"])
+        self.work = b.array("work", i32, ["items", 4])
+        b.scalar("items")
+        b.scalar("table_blocks")
+        self.sinks = b.array("sinks", f32, [heads]) if request.sinks else None
+        self.slopes = b.array("slopes", f32, [heads]) if request.alibi else None
+        self.partials = b.array("partials", f32, [None], access="w")
+        self.num_parts = b.scalar("parts")
+        self.result = b.array("result", f32, [None, heads, value.head_dim], access="w")
+
+    def build(self) -> KernelFunction:
+        b, k, request = self.b, self.k, self.request
+        self.staged = b.shared_alloc(f32, [k.chunk, request.key.head_dim])
+        self.scores = b.shared_alloc(f32, [k.chunk, request.split])
+        self.mixed = b.shared_alloc(f32, [k.value_chains, k.chunk, request.value.head_dim])
+        item, self.kv_head = b.workgroup_id(0), b.workgroup_id(1)
+        fields = [self._integer(self.work, [item, field]) for field in range(4)]
+        self.first_token, num_tokens, self.first_key, self.end_key = fields
+        self.table_row = self._integer(self.rows, [self.first_token])
+        split = b.floordiv(self.first_key, request.split)
+        self.split_start = b.mul(split, request.split)
+        self.begin = b.sub(self.first_key, self.split_start)
+        self.end = b.sub(self.end_key, self.split_start)
+        num_rows = b.mul(num_tokens, k.group)
+        with b.for_(0, num_rows, k.chunk) as loop:
+            self._chunk(loop.index, num_rows)
+        return b.finish()
+
+    def _integer(self, memory: Value, indices: Sequence[Value | int]) -> Value:
+        return self.b.convert(self.b.load(memory, indices), i64)
+
+    def _row(self, number: Value) -> _Row:
+        b = self.b
+        token = b.add(self.first_token, b.floordiv(number, self.k.group))
+        head = b.add(b.mul(self.kv_head, self.k.group), b.mod(number, self.k.group))
+        position = self._integer(self.positions, [token])
+        return _Row(token, head, position, self._lowest_key(position))
+
+    def _lowest_key(self, position: Value) -> Value:
+        b, window = self.b, self.request.window
+        if window is None:
+            return b.constant(0)
+        return b.maximum(b.sub(position, window - 1), 0)
+
+    def _chunk(self, first: Value, num_rows: Value) -> None:
+        b, k = self.b, self.k
+        last = b.sub(num_rows, 1)
+        # Rows beyond the item repeat its last one and are not stored.
+        rows = [self._row(b.minimum(b.add(first, i), last)) for i in range(k.chunk)]
+        b.barrier()  # the chunk before may still be read
+        self._stage(first, last)
+        b.barrier()
+        largest = self._score(rows)
+        total = self._weigh(rows, largest)
+        b.barrier()
+        self._mix()
+        b.barrier()
+        for index, row in enumerate(rows):
+            number = b.add(first, index)
+            facts = b.extract(largest, index), b.extract(total, index)
+            with b.if_(b.compare("lt", number, num_rows)) as branch, branch.then():
+                self._finish(index, row, *facts)
+
+    def _stage(self, first: Value, last: Value) -> None:
+        """Copy the chunk's queries, scaled so that scores are exponents of 2 or what tanh takes."""
+        b, k, dim = self.b, self.k, self.request.key.head_dim
+        with b.foreach(0, k.chunk * dim) as loop:
+            index, place = b.floordiv(loop.index, dim), b.mod(loop.index, dim)
+            number = b.minimum(b.add(first, index), last)
+            token = b.add(self.first_token, b.floordiv(number, k.group))
+            head = b.add(b.mul(self.kv_head, k.group), b.mod(number, k.group))
+            element = b.load(self.queries, [token, head, place])
+            b.store(self.staged, [index, place], b.mul(element, self._query_factor()))
+
+    def _query_factor(self) -> float:
+        softcap, scale = self.request.softcap, self.request.scale
+        return scale * LOG2_E if softcap is None else scale / softcap
+
+    def _block_start(self, block: Value, elements: int) -> Value:
+        """Return where this kv head's part of a block of a pool starts."""
+        b = self.b
+        found = self._integer(self.tables, [self.table_row, block])
+        place = b.add(b.mul(found, self.request.key.num_kv_heads), self.kv_head)
+        return b.mul(place, elements)
+
+    def _is_visible(self, key: Value, row: _Row) -> Value:
+        b = self.b
+        visible = b.compare("le", key, row.position)
+        if self.request.window is not None:
+            visible = b.and_(visible, b.compare("ge", key, row.lowest))
+        return visible
+
+    def _own_keys(self) -> tuple[Value, Value]:
+        """Deal the split's keys: key j belongs to invocation j modulo the workgroup."""
+        b, threads = self.b, self.k.threads
+        start = b.and_(self.begin, -threads) if threads & (threads - 1) == 0 else b.mul(
+            b.floordiv(self.begin, threads), threads)  # fmt: skip
+        return start, self.end
+
+    def _score(self, rows: list[_Row]) -> Value:
+        """Store the scores of the chunk and return the rows' largest, a vector."""
+        b, k, layout = self.b, self.k, self.request.key
+        tokens, dim = layout.block_size, layout.head_dim
+        start, end = self._own_keys()
+        lowest = b.splat(b.constant(LOWEST), k.chunk)
+        with b.foreach(start, end, [lowest]) as keys:
+            place = b.maximum(keys.index, self.begin)  # earlier keys are computed in vain
+            key = b.add(self.split_start, place)
+            block = self._block_start(b.floordiv(key, tokens), dim * tokens)
+            base = b.add(block, b.mod(key, tokens))
+            zero = [b.constant(0.0)] * k.chunk
+            with b.for_(0, dim, 1, zero) as dims:
+                element = b.load(self.keys, b.add(base, b.mul(dims.index, tokens)))
+                wide = b.convert(element, f32)
+                dims.yield_(*(
+                    b.fma(b.load(self.staged, [index, dims.index]), wide, total)
+                    for index, total in enumerate(dims.carried)
+                ))  # fmt: skip
+            is_wanted = b.compare("ge", keys.index, self.begin)
+            found: list[Value] = []
+            for index, (score, row) in enumerate(zip(dims.results, rows, strict=True)):
+                bent = self._bent(score, key, row)
+                seen = b.and_(self._is_visible(key, row), is_wanted)
+                masked = b.select(seen, bent, b.constant(LOWEST))
+                b.store(self.scores, [index, place], masked, mask=is_wanted)
+                found.append(b.maximum(b.extract(keys.carried[0], index), masked))
+            keys.yield_(b.vector_build(*found))
+        return b.workgroup_reduce(keys.result, "max")
+
+    def _bent(self, score: Value, key: Value, row: _Row) -> Value:
+        """Apply the softcap and the slope."""
+        b, softcap = self.b, self.request.softcap
+        if softcap is not None:
+            score = b.mul(b.unary("tanh", score), softcap * LOG2_E)
+        if self.slopes is not None:
+            slope = b.mul(b.load(self.slopes, row.head), LOG2_E)
+            distance = b.convert(b.sub(key, row.position), f32)
+            score = b.fma(slope, distance, score)
+        return score
+
+    def _weigh(self, rows: list[_Row], largest: Value) -> Value:
+        """Turn scores into weights and return the rows' sums, a vector."""
+        b, k = self.b, self.k
+        start, end = self._own_keys()
+        zero = b.splat(b.constant(0.0), k.chunk)
+        with b.foreach(start, end, [zero]) as keys:
+            is_wanted = b.compare("ge", keys.index, self.begin)
+            place = b.maximum(keys.index, self.begin)
+            key = b.add(self.split_start, place)
+            found: list[Value] = []
+            for index, row in enumerate(rows):
+                score = b.load(self.scores, [index, place], mask=is_wanted)
+                power = b.unary("exp2", b.sub(score, b.extract(largest, index)))
+                seen = b.and_(self._is_visible(key, row), is_wanted)
+                weight = b.select(seen, power, b.constant(0.0))
+                b.store(self.scores, [index, place], weight, mask=is_wanted)
+                found.append(b.add(b.extract(keys.carried[0], index), weight))
+            keys.yield_(b.vector_build(*found))
+        return b.workgroup_reduce(keys.result, "add")
+
+    def _mix(self) -> None:
+        """Sum weighted values: an invocation takes a dim of one chain of keys."""
+        b, k, layout = self.b, self.k, self.request.value
+        tokens, dim, chains = layout.block_size, layout.head_dim, k.value_chains
+        with b.foreach(0, chains * dim) as items:
+            chain, place = (
+                (b.constant(0), items.index)
+                if chains == 1
+                else (b.floordiv(items.index, dim), b.mod(items.index, dim))
+            )
+            start = b.add(b.mul(b.floordiv(self.begin, chains), chains), chain)
+            zero = [b.constant(0.0)] * k.chunk
+            with b.while_([start, *zero]) as loop:
+                with loop.condition() as values:
+                    loop.test(b.compare("lt", values[0], self.end))
+                with loop.body() as values:
+                    # A key before the first one is not there: its weight counts as 0.
+                    at = b.maximum(values[0], self.begin)
+                    is_wanted = b.compare("ge", values[0], self.begin)
+                    key = b.add(self.split_start, at)
+                    block = self._block_start(b.floordiv(key, tokens), dim * tokens)
+                    base = b.add(block, b.mul(b.mod(key, tokens), dim))
+                    value = b.convert(b.load(self.values, b.add(base, place)), f32)
+                    value = b.select(is_wanted, value, b.constant(0.0))
+                    sums = [
+                        b.fma(b.load(self.scores, [index, at]), value, total)
+                        for index, total in enumerate(values[1:])
+                    ]
+                    loop.yield_(b.add(values[0], chains), *sums)
+            for index, total in enumerate(loop.results[1:]):
+                b.store(self.mixed, [chain, index, place], total)
+
+    # ---- results
+
+    def _finish(self, index: int, row: _Row, largest: Value, total: Value) -> None:
+        b, split = self.b, self.request.split
+        begins = b.maximum(self.first_key, row.lowest)
+        ends = b.minimum(self.end_key, b.add(row.position, 1))
+        first, last = b.floordiv(row.lowest, split), b.floordiv(row.position, split)
+        with (
+            b.if_(b.compare("lt", begins, ends)) as used,
+            used.then(),
+            b.if_(b.compare("eq", first, last)) as whole,
+        ):
+            with whole.then():
+                self._store_result(index, row, largest, total)
+            with whole.otherwise():
+                part = b.sub(b.floordiv(begins, split), first)
+                self._store_partial(index, row, part, largest, total)
+
+    def _mixed_value(self, index: int, dim: Value) -> Value:
+        b = self.b
+        total = b.load(self.mixed, [0, index, dim])
+        for chain in range(1, self.k.value_chains):
+            total = b.add(total, b.load(self.mixed, [chain, index, dim]))
+        return total
+
+    def _store_result(self, index: int, row: _Row, largest: Value, total: Value) -> None:
+        b = self.b
+        factor = b.constant(1.0)
+        if self.sinks is not None:
+            sink = b.mul(b.load(self.sinks, row.head), LOG2_E)
+            overall = b.maximum(largest, sink)
+            factor = b.unary("exp2", b.sub(largest, overall))
+            total = b.add(b.mul(total, factor), b.unary("exp2", b.sub(sink, overall)))
+        factor = b.div(factor, total)
+        with b.foreach(0, self.request.value.head_dim) as dims:
+            value = b.mul(self._mixed_value(index, dims.index), factor)
+            b.store(self.result, [row.token, row.head, dims.index], value)
+
+    def _store_partial(
+        self, index: int, row: _Row, part: Value, largest: Value, total: Value
+    ) -> None:
+        b, dim = self.b, self.request.value.head_dim
+        place = b.add(b.mul(row.token, self.num_parts), part)
+        place = b.mul(b.add(b.mul(place, self.request.num_heads), row.head), dim + 2)
+        with b.foreach(0, dim) as dims:
+            value = self._mixed_value(index, dims.index)
+            b.store(self.partials, b.add(b.add(place, 2), dims.index), value)
+        b.store(self.partials, place, largest)
+        b.store(self.partials, b.add(place, 1), total)
