@@ -236,6 +236,21 @@ def test_an_index_out_of_range_marks_its_row_alone(run):
     np.testing.assert_array_equal(flags, [0, 1, 0, 0, 1, 0])
 
 
+def test_tables(run):
+    b = IRBuilder("looked_up", level="lane", grid=[1], workgroup_size=64)
+    x, y = b.array("x", i32, [64]), b.array("y", i32, [64], access="w")
+    words = RNG.integers(0, 2**31, 21)
+    table = b.constant_table([int(word) for word in words], i32, [21])
+    small = b.constant_table([5, 9], i32, [2])
+    lane = b.convert(b.query("local_id"), i64)
+    index = b.convert(b.load(x, lane), i64)
+    b.store(y, lane, b.add(b.load(table, index), b.load(small, b.mod(lane, 2))))
+    data, found = RNG.integers(0, 21, 64).astype(np.int32), np.zeros(64, np.int32)
+    run(b.finish(), data, found)
+    wanted = words[data] + np.where(np.arange(64) % 2, 9, 5)
+    np.testing.assert_array_equal(found, wanted.astype(np.int32))
+
+
 def test_branches_and_loops_by_data(run):
     b = IRBuilder("steps", level="lane", grid=[1], workgroup_size=64)
     x, y = b.array("x", i32, [64]), b.array("y", i32, [64], access="w")

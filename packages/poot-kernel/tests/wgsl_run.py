@@ -9,6 +9,7 @@ import pytest
 
 from poot_core import DeviceCaps
 from poot_kernel import Size
+from poot_kernel.targets.wgsl import table_words
 
 _PROBE = """
 @group(0) @binding(0) var<storage, read_write> y: array<u32>;
@@ -58,7 +59,8 @@ def run_shader(kernel, package, *arguments):
     code = package.code.decode()
     bound = [a for i, a in zip(used, arrays, strict=True) if f" m{i}: array<" in code]
     uniform = np.array([*words, 0], np.uint32)
-    uniform = np.concatenate([uniform, np.zeros(-len(uniform) % 4, np.uint32)])
+    padding = np.zeros(-len(uniform) % 4, np.uint32)
+    uniform = np.concatenate([uniform, padding, np.array(table_words(code), np.uint32)])
     grid = (min(total, 7), -(-total // 7))  # more workgroups than wanted, on two axes
     found = _dispatch(device, code, bound, grid, uniform)
     for array, data in zip(bound, found, strict=True):

@@ -10,7 +10,7 @@ from typing import Any
 
 from poot_core import CompileError
 from poot_kernel.compile import KernelCache, KernelPackage
-from poot_kernel.targets.wgsl import Binding, array_views, bind_arrays
+from poot_kernel.targets.wgsl import Binding, array_views, bind_arrays, table_words
 from poot_wgpu_device._gpu import Gpu, GpuError
 
 __all__ = ["PipelineMaker", "WgpuKernel"]
@@ -28,6 +28,7 @@ class WgpuKernel:
         entry: Name of the kernel.
         package: What a launch must know.
         views: Element type of each array that the shader accesses, by parameter number.
+        tables: Words that follow the arguments.
         pipelines: Pipeline and bind group layout by pattern.
     """
 
@@ -36,6 +37,7 @@ class WgpuKernel:
         self.package = package
         self.code = package.code.decode()
         self.views = array_views(self.code)
+        self.tables = table_words(self.code)
         self.pipelines: dict[Pattern, tuple[Any, Any]] = {}
 
 

@@ -136,8 +136,10 @@ class _Prepared:
             raise ShapeError(f"launch {self._label!r} has {len(launch.grid)} grid axes, not 1 to 3")
         self.pipeline: Any = None
         self.group: Any = None
-        self.num_words = -(-(len(package.parameters) + 1) // 4) * 4
+        count = -(-(len(package.parameters) + 1) // 4) * 4
+        self.num_words = count + len(kernel.tables)
         self.words: Words = np.zeros(self.num_words, np.uint32)
+        self.words[count:] = kernel.tables
         self._grid = tuple(Size.parse(text) for text in package.grid)
         self._dims = launch.grid
         self._known: dict[str, int] = {}

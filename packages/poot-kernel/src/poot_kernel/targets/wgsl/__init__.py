@@ -1,6 +1,13 @@
 """WGSL for WebGPU adapters: kernel IR to shader text."""
 
-from poot_kernel.targets.wgsl.bindings import Binding, array_views, bind_arrays
+from poot_kernel.targets.wgsl.bindings import Binding, array_views, bind_arrays, table_words
 from poot_kernel.targets.wgsl.compile import compile_wgsl, package_kernels
 
-__all__ = ["Binding", "array_views", "bind_arrays", "compile_wgsl", "package_kernels"]
+__all__ = [
+    "Binding",
+    "array_views",
+    "bind_arrays",
+    "compile_wgsl",
+    "package_kernels",
+    "table_words",
+]

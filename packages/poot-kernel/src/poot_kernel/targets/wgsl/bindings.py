@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from poot_core import CompileError
 
-__all__ = ["Binding", "array_views", "bind_arrays", "declaration"]
+__all__ = ["Binding", "array_views", "bind_arrays", "declaration", "table_line", "table_words"]
 
 _DECLARATION = re.compile(
     r"^@group\(0\) @binding\(\d+\) var<storage, (\w+)> m(\d+): array<(.+)>;$", re.MULTILINE
 )
+_TABLE = re.compile(r"^// table ([\d ]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,23 @@ def declaration(number: int, element: str, binding: Binding) -> str:
     return (
         f"@group(0) @binding({binding.index}) var<storage, {access}> m{number}: array<{element}>;"
     )
+
+
+def table_line(words: Sequence[int]) -> str:
+    """Return the comment that tells a device what a table holds.
+
+    A table in the code itself is copied for each invocation, and drivers take minutes over it.
+    """
+    return f"// table {' '.join(map(str, words))}\n"
+
+
+def table_words(code: str) -> list[int]:
+    """Return what follows the arguments of a shader: its tables, each from a vector's start."""
+    found: list[int] = []
+    for listed in _TABLE.findall(code):
+        words = [int(word) for word in listed.split()]
+        found += words + [0] * (-len(words) % 4)
+    return found
 
 
 def array_views(code: str) -> dict[int, tuple[str, bool]]:

@@ -24,7 +24,7 @@ from poot_kernel.targets.common.arithmetic import Arithmetic
 from poot_kernel.targets.common.lower import default_threads, lower_kernel, parameter_dtypes
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import FragmentProducts
-from poot_kernel.targets.wgsl.bindings import Binding, declaration
+from poot_kernel.targets.wgsl.bindings import Binding, declaration, table_line
 from poot_kernel.targets.wgsl.machine import View, WgslMachine
 from poot_kernel.targets.wgsl.text import used_helpers
 
@@ -76,7 +76,8 @@ def compile_wgsl(
     """Return a kernel as a shader whose arguments are one u32 each in the uniform buffer of binding 0.
 
     An array's argument is the byte offset of its first element in its binding, an integer's is its
-    value, an f32's its bits; a zero follows. Array number i of the parameters is bound as ``m<i>``,
+    value, an f32's its bits; a zero follows, then ``table_words``, both from a multiple of 16 bytes
+    on. Array number i of the parameters is bound as ``m<i>``,
     bindings count up from 1. Workgroups may be launched over x and y in any shape that has enough of
     them.
 
@@ -213,9 +214,13 @@ def _shader(
 ) -> str:
     lines = machine.lines
     fields = "".join(f"  a{number}: u32,\n" for number in range(len(kernel.parameters)))
+    fields += "  zero: u32,\n"
+    for number, words in enumerate(machine.tables):
+        fields += f"  table{number}: array<vec4<u32>, {-(-len(words) // 4)}>,\n"
     head = [
         f"// {kernel.name}\n",
-        f"struct Arguments {{\n{fields}  zero: u32,\n}}\n",
+        *(table_line(words) for words in machine.tables),
+        f"struct Arguments {{\n{fields}}}\n",
         "@group(0) @binding(0) var<uniform> p: Arguments;\n",
     ]
     arrays = [n for n, v in enumerate(kernel.parameters) if isinstance(v.type, ArrayType)]
@@ -231,7 +236,6 @@ def _shader(
         head.append(f"var<workgroup> shared_memory: array<{element}, {extent}>;\n")
     if machine.does_exchange:
         head.append(f"var<workgroup> exchange: array<u32, {threads}>;\n")
-    head += machine.tables
     body = "\n".join(lines)
     return (
         "".join(head) + used_helpers(lines) + f"@compute @workgroup_size({threads})\n"

@@ -95,7 +95,7 @@ class WgslMachine(AtomMachine):
         self._dtypes: dict[str, DType] = {}
         self.place: list[Register] = []
         self.grid: list[Register] = []
-        self.tables: list[str] = []
+        self.tables: list[tuple[int, ...]] = []
 
     @property
     def lines(self) -> list[str]:
@@ -463,18 +463,16 @@ class WgslMachine(AtomMachine):
         return self.reinterpret(Register(held, u32), value.dtype)
 
     def table(self, words: Sequence[int]) -> str:
-        """Return the name of read-only words that the shader holds."""
-        listed = ", ".join(f"{word & 0xFFFFFFFF}u" for word in words)
-        text = f": array<u32, {len(words)}> = array<u32, {len(words)}>({listed});\n"
-        for number, known in enumerate(self.tables):
-            if known.endswith(text):
-                return f"table{number}"
-        self.tables.append(f"const table{len(self.tables)}{text}")
-        return f"table{len(self.tables) - 1}"
+        """Return the name of read-only words, which stand behind the arguments."""
+        held = tuple(word & 0xFFFFFFFF for word in words)
+        if held not in self.tables:
+            self.tables.append(held)
+        return f"p.table{self.tables.index(held)}"
 
     def table_word(self, table: str, index: Register) -> Register:
         """Return a word of a table."""
-        return self.result(f"{table}[{index.code}]", u32)
+        x = self._runtime(index).code
+        return self.result(f"{table}[{x} >> 2u][{x} & 3u]", u32)
 
     # ---- products
 
