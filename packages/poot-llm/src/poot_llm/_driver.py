@@ -230,6 +230,11 @@ class Driver:
         """
         return Preparation.of(request.params, self._vocabulary)
 
+    def warm(self) -> None:
+        """Build what the first constraint would have to wait for; any thread may do it."""
+        if self._vocabulary is not None:
+            self._vocabulary.warm()
+
     def add(self, request: Request, preparation: Preparation | None = None) -> int:
         """Queue a request and return its id, which is never used again.
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["GrammarCompiler", "Matcher"]
 
 _MOST_GRAMMARS = 64
+_LEAD = "\x02"  # no token continues it, so what follows is tokenized as in the midst of a text
 _JSON_OBJECT = {"type": "object"}
 _JSON_OPTIONS: Any = {
     # Unbounded space is all that some models ever write.
@@ -105,6 +106,7 @@ class GrammarCompiler:
                     f"the {constraint.kind} cannot be compiled: {_first_lines(found.get_error())}",
                     field=constraint.kind,
                 )
+            found.compute_bitmask()  # the first takes long; copies find what it worked out
         with self._lock:
             self._compiled[constraint] = found
             self._compiled.move_to_end(constraint)
@@ -141,7 +143,11 @@ def _first_lines(text: str) -> str:
 
 
 class _Tokens:
-    """The vocabulary in the shape that llguidance reads."""
+    """The vocabulary in the shape that llguidance reads.
+
+    It asks for the tokens of text that a grammar forces. A tokenizer may put a space in front of a text
+    or have no token for a character alone; its answer is taken where it spells the text again.
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._encode = vocabulary.tokenizer.encode
@@ -149,9 +155,34 @@ class _Tokens:
         self.special_token_ids = sorted(vocabulary.special_ids)
         self.bos_token_id = None
         self.eos_token_id = vocabulary.end_ids[0]
+        self._special = special = vocabulary.special_ids
+        self._ids = {data: i for i, data in enumerate(self.tokens) if data and i not in special}
+        self._longest = max(map(len, self._ids), default=0)
 
     def __call__(self, text: str) -> list[int]:
-        return self._encode(text, adds_special=False)
+        data = text.encode()
+        for lead in ("", _LEAD):
+            ids = self._encode(lead + text, adds_special=False)
+            before = self._encode(lead, adds_special=False) if lead else []
+            if ids[: len(before)] == before:
+                ids = ids[len(before) :]
+                if b"".join(self.tokens[i] for i in ids) == data and self._special.isdisjoint(ids):
+                    return ids
+        return self._longest_first(data)
+
+    def _longest_first(self, data: bytes) -> list[int]:
+        ids: list[int] = []
+        at = 0
+        while at < len(data):
+            for size in range(min(self._longest, len(data) - at), 0, -1):
+                found = self._ids.get(data[at : at + size])
+                if found is not None:
+                    ids.append(found)
+                    at += size
+                    break
+            else:
+                break  # no token spells the rest
+        return ids
 
 
 def _tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:

@@ -68,6 +68,13 @@ class Vocabulary:
 
         return GrammarCompiler(self)
 
+    def warm(self) -> None:
+        """Build what the first constraint would have to wait for (a second or more)."""
+        from poot_llm._constraint import Constraint
+
+        if self.end_ids:
+            self.compile(Constraint.json_object())
+
     def compile(self, constraint: Constraint) -> Matcher:
         """Return a fresh matcher of a constraint; may take up to a second.
 

@@ -55,6 +55,10 @@ _READ_BYTES = 1 << 18
 _PREPARATION_S = 10.0
 """Longest time that compiling one constraint may take before its request is refused."""
 
+_IDLE_MS = 1000
+"""Idle time after which what the first constraint needs is built. It holds the GIL for a while, so it
+is done neither while loading nor when the first such request has come and others run."""
+
 
 class EngineLoop:
     """Runs a driver until the other side closes the connection.
@@ -74,6 +78,7 @@ class EngineLoop:
         # Constraints compile on a thread of their own, one at a time, while steps go on.
         self._compiling: dict[int, _Compiling] = {}
         self._compiler = ThreadPoolExecutor(1, "constraints")
+        self._is_warm = False
         self._wake_reader, self._wake_writer = os.pipe()
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
@@ -96,7 +101,13 @@ class EngineLoop:
         """Handle what has come; return whether the other side is still there."""
         # While something compiles, its time limit is looked at now and then.
         timeout_ms = 0 if not wait else 100 if self._compiling else None
-        for descriptor, _ in self._poll.poll(timeout_ms):
+        if timeout_ms is None and not self._is_warm:
+            timeout_ms = _IDLE_MS
+        found = self._poll.poll(timeout_ms)
+        if not found and timeout_ms == _IDLE_MS:
+            self._is_warm = True
+            self._compiler.submit(self._driver.warm)
+        for descriptor, _ in found:
             if descriptor == self._wake_reader:
                 os.read(self._wake_reader, 1024)
                 continue
