@@ -12,8 +12,7 @@ from poot_core import CompileError, DeviceError, OutOfMemoryError, Settings, Tar
 from poot_executor import BufferArgument, GridDim, Launch, ScalarArgument, SymbolArgument
 from poot_kernel import compile_kernels
 from poot_kernel.compile import CompiledObject, KernelPackage
-from poot_rocm_device import Driver, Linker, open_device
-from poot_rocm_device._linker import lld_linker
+from poot_rocm_device import Driver, Linker, lld_linker, open_device
 
 pytestmark = pytest.mark.sim
 

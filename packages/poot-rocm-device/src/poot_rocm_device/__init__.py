@@ -2,6 +2,6 @@
 
 from poot_rocm_device._device import RocmDevice, open_device
 from poot_rocm_device._driver import Driver
-from poot_rocm_device._linker import Linker
+from poot_rocm_device._linker import Linker, comgr_linker, lld_linker
 
-__all__ = ["Driver", "Linker", "RocmDevice", "open_device"]
+__all__ = ["Driver", "Linker", "RocmDevice", "comgr_linker", "lld_linker", "open_device"]
