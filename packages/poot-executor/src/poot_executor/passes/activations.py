@@ -29,8 +29,10 @@ def choose_activation(
     if precision == "f32" or matrix.source in {"f32", "f16"}:
         return "f32"
     if matrix.source == "bf16":
-        # The products take pairs of elements, so that an odd row would lose its last.
-        return "bf16" if "avx512bf16" in features and matrix.k % 2 == 0 else "f32"
+        # Products in vectors take pairs of elements, those of matrix instructions steps of 64 k.
+        in_pairs = "avx512bf16" in features and matrix.k % 2 == 0
+        in_steps = "mma-k16" in features and matrix.k % 64 == 0
+        return "bf16" if in_pairs or in_steps else "f32"
     if matrix.k % 32:
         return "f32"
     return "i8r" if residual else "i8"

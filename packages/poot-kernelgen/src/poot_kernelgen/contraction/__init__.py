@@ -1,6 +1,6 @@
 """Contractions of activations with weights, and the packing and gathering of those weights."""
 
-from poot_kernelgen.contraction._layout import packed_bytes, weight_layout_for
+from poot_kernelgen.contraction._layout import pack_table, packed_bytes, weight_layout_for
 from poot_kernelgen.contraction._requests import (
     generate_contraction,
     generate_gather,
@@ -11,6 +11,7 @@ __all__ = [
     "generate_contraction",
     "generate_gather",
     "generate_pack",
+    "pack_table",
     "packed_bytes",
     "weight_layout_for",
 ]

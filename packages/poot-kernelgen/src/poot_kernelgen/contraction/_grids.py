@@ -17,7 +17,7 @@ from poot_kernelgen.contraction._shapes import dtype_of, width_of
 from poot_kernelgen.contraction._stored import StoredBlock
 from poot_quant import grid_words
 
-__all__ = ["GRIDS", "GridFormat", "grid_header", "table_of"]
+__all__ = ["GRIDS", "GridFormat", "grid_header", "table_of", "table_words"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +226,11 @@ def table_of(b: IRBuilder, name: str) -> Value:
     """Return a format's table as (rows, 1) words."""
     words, _bits = grid_words(GRIDS[name].table)
     return b.constant_table(words, u16, (len(words), 1))
+
+
+def table_words(name: str) -> tuple[int, ...] | None:
+    """Return the u16 words of a format's table, or None if it has none."""
+    return tuple(grid_words(GRIDS[name].table)[0]) if name in GRIDS else None
 
 
 def grid_header(s: StoredBlock) -> Value:

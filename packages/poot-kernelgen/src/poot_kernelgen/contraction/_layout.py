@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from poot_core import DeviceCaps, ShapeError, Target
 from poot_kernelgen.contraction._codec import ROWS, codec_of, dense_bytes, is_dense
+from poot_kernelgen.contraction._grids import table_words
 from poot_kernelgen.contraction.gpu._layout import RowLayout
 from poot_kernelgen.requests import WeightLayout
 
-__all__ = ["packed_bytes", "weight_layout_for"]
+__all__ = ["pack_table", "packed_bytes", "weight_layout_for"]
 
 
 def weight_layout_for(source: str, target: Target, caps: DeviceCaps) -> WeightLayout:
@@ -21,6 +25,16 @@ def weight_layout_for(source: str, target: Target, caps: DeviceCaps) -> WeightLa
         codec_of(source)
     order = "rows" if caps.max_workgroup > 1 else "lanes"
     return WeightLayout(source=source, interleave=ROWS, order=order)
+
+
+def pack_table(layout: WeightLayout) -> NDArray[np.uint16] | None:
+    """Return what a packing kernel reads besides the stored rows, or None if nothing.
+
+    Formats that index a table of vectors keep it in the code of a host's kernels, and in memory for
+    GPUs: an argument of its own, see ``PackRequest``.
+    """
+    words = table_words(layout.source) if layout.order == "rows" else None
+    return None if words is None else np.array(words, np.uint16)
 
 
 def packed_bytes(layout: WeightLayout, n: int, k: int) -> int:

@@ -6,6 +6,7 @@ import hashlib
 
 from poot_core import DeviceCaps, Target, UnsupportedError
 from poot_kernel import KernelFunction, scratch_size
+from poot_kernelgen._answers import gpu_answer
 from poot_kernelgen._generate import GeneratedKernel, GridAxis
 from poot_kernelgen.contraction import gpu
 from poot_kernelgen.contraction._blocked import ROW_BLOCK, blocked_columns, build_blocked
@@ -14,6 +15,7 @@ from poot_kernelgen.contraction._gather import build_gather
 from poot_kernelgen.contraction._kernel import open_frame
 from poot_kernelgen.contraction._pack import build_pack
 from poot_kernelgen.contraction._streamed import build_streamed
+from poot_kernelgen.contraction.matrix import build_matrix, suits_matrix
 from poot_kernelgen.requests import ContractionRequest, GatherRequest, PackRequest
 
 __all__ = ["generate_contraction", "generate_gather", "generate_pack"]
@@ -44,7 +46,9 @@ def generate_contraction(
     Raises:
         UnsupportedError: If the weight cannot be multiplied with this kind of activation.
     """
-    _ = target
+    if suits_matrix(request, target):
+        name = _name(f"multiply_{request.regime}", (request, caps.shared_bytes))
+        return (gpu_answer(build_matrix(request, name, caps)),)
     if caps.max_workgroup > 1:
         return gpu.generate_contraction(request, caps)
     source, activation = request.weight.source, request.activation

@@ -98,7 +98,8 @@ def compile_ptx(
         ",\n".join(parameters),
         f")\n.maxntid {launched}, 1, 1",
         # Registers can only move between warpgroups where the binary sets them for one workgroup.
-        *([".minnctapersm 1", f".reqnctapercluster {CLUSTER}, 1, 1"] if is_specialised else []),
+        *([".minnctapersm 1"] if is_specialised else []),
+        *([f".reqnctapercluster {CLUSTER}, 1, 1"] if is_specialised and CLUSTER > 1 else []),
         "{",
         *machine.declarations(),
         *(line.replace(REGION, str(low.shared_bytes)) for line in machine.entry),

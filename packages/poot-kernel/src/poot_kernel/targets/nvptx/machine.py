@@ -16,7 +16,7 @@ from poot_kernel.targets.nvptx.atoms import ATOMS, matrix_load
 
 __all__ = ["REGION", "PtxMachine", "capability_of"]
 
-LINES = ".L2::256B"  # what a copy to shared memory brings into the cache: mostly the next step's
+LINES = ".L2::128B"  # what a copy to shared memory brings into the cache: mostly the next step's
 REGION = "WARP_REGION"  # stands in the text until the size of a warp's shared memory is known
 
 _CLASS = {

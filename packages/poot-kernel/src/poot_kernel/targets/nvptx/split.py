@@ -31,6 +31,7 @@ from poot_kernel.targets.nvptx.machine import PtxMachine
 __all__ = ["MAX_WARPS", "SplitProducts", "depth_of", "suits_split"]
 
 MAX_WARPS = 8
+PREFETCH = False
 MAX_ROWS = 8
 _RENAMES = ("assume_multiple", "convert")
 _PROLOGUE = ("constant", "workgroup_id", "add", "sub", "mul", "min", "max", "convert", "tile_full",
@@ -157,8 +158,9 @@ class _Chunks:
         ahead = self._first_steps(start)
         for slot, index in enumerate(ahead):
             self._issue(index, ops.word(slot), self.weights)
-        for op in self.weights:
-            self._prefetch(op, start, len(ahead))
+        if PREFETCH:
+            for op in self.weights:
+                self._prefetch(op, start, len(ahead))
         if self.products.overlaps:
             machine.line("griddepcontrol.wait")
         for slot, index in enumerate(ahead):

@@ -1,6 +1,8 @@
 """The warp-specialised schedule of sm_90a: one warp feeds a ring by TMA, warpgroups multiply by wgmma.
 
-It takes kernels whose pipeline does one product and nothing else. The grid becomes a loop over
+It takes kernels whose pipeline does one product and nothing else. Narrow tiles are multiplied several
+side by side, by one instruction (``span_of``): an operand that is read from shared memory for more
+columns costs less of its bandwidth, which else is the limit. The grid becomes a loop over
 tiles inside of every workgroup, so that the next tile's loads run under this tile's stores. A
 kernel is lowered twice: for the warp that loads, where only addresses and loads count, and for the
 warpgroups that multiply.
@@ -34,6 +36,7 @@ ROW_BYTES = 128  # of a swizzled tile: 64 elements of k
 TILE_ROWS = 8  # tiles that walk down together, for L2
 CLUSTER = 2  # workgroups that share one operand: each loads a half for both
 CHUNKED_COLUMNS = 128  # sums of a chunk and of all chunks share the registers
+SPAN_COLUMNS = 64  # tiles this narrow are multiplied side by side
 _VIEWS = ("transpose", "mma", "yield")
 
 
@@ -63,6 +66,18 @@ def warpgroup_rows(kernel: KernelFunction) -> int:
     return cast(TileType, product.result.type).shape[0]
 
 
+def span_of(kernel: KernelFunction) -> int:
+    """Return how many tiles of a row are multiplied at once: as many as registers hold the sums of."""
+    (pipeline,) = (op for op in kernel.body.operations if op.opcode == "pipeline")
+    (product,) = (op for op in kernel.body.walk() if op.opcode == "mma")
+    rows, columns = cast(TileType, product.result.type).shape
+    if columns != SPAN_COLUMNS:
+        return 1
+    if rows == ROWS:
+        return 2
+    return 3 if is_chunked(pipeline) else 4
+
+
 def _suits(op: Op, promises: Promises) -> bool:
     """Whether TMA takes a copy: two axes, rows of 64 16-bit elements, 16 bytes aligned."""
     memory = op.operands[0].type
@@ -79,16 +94,16 @@ def _suits(op: Op, promises: Promises) -> bool:
 class _Ring:
     """Slots, their barriers, and the place in the ring, which goes on from tile to tile."""
 
-    def __init__(self, low: Lowering, op: Op) -> None:
+    def __init__(self, low: Lowering, op: Op, wide: Op, span: int) -> None:
         self.low, self.machine = low, cast(PtxMachine, low.machine)
+        self.wide, self.span = wide, span
         self.stages = max(2, cast(int, op.attributes["stages"]))
         copies = [o for o in op.regions[0].operations if o.opcode.startswith("copy")]
         self.offsets: dict[Op, int] = {}
         self.slot_bytes = 0
         for copy in copies:
-            shape = cast(TileType, copy.result.type).shape
             self.offsets[copy] = self.slot_bytes
-            self.slot_bytes += shape[0] * ROW_BYTES
+            self.slot_bytes += self.rows(copy) * ROW_BYTES
         size = self.stages * self.slot_bytes
         ops = low.arithmetic
         block = low.allocate("ring", size + 2048)
@@ -96,6 +111,11 @@ class _Ring:
         self.full, self.empty = ops.add(self.base, size), ops.add(self.base, size + 8 * self.stages)
         self.slot = self.machine.variable(ops.word(0))
         self.parity = self.machine.variable(ops.word(0))
+
+    def rows(self, copy: Op) -> int:
+        """Return how many rows of a copy a slot holds: those of all tiles of a span."""
+        rows = cast(TileType, copy.result.type).shape[0]
+        return rows * self.span if copy is self.wide else rows
 
     def prepare(self, num_consumers: int) -> None:
         """Initialise the barriers: one arrival fills a slot, each warpgroup's one empties it.
@@ -164,8 +184,8 @@ class _Issue:
         row, column = (ops.convert(low.scalar(v), u32) for v in op.operands[1:3])
         full = self.ring.barrier_of(self.ring.full, self.slot)
         base, form, mask = tile.base, "", ""
-        if op is self.shared:
-            half = tile.shape[0] // CLUSTER
+        if op is self.shared and CLUSTER > 1:
+            half = self.ring.rows(op) // CLUSTER
             row = ops.add(row, ops.mul(self.rank, half))
             base = ops.add(base, ops.mul(self.rank, half * ROW_BYTES))
             form = ".multicast::cluster"
@@ -197,6 +217,7 @@ class WarpgroupProducts(FragmentProducts):
     def __init__(self) -> None:
         self.ring: _Ring | None = None
         self.shared: Op | None = None
+        self.span = 1
         self.is_loading = False
         self.maps: dict[Value, str] = {}
         self.tensor_maps: list[TensorMap] = []
@@ -212,11 +233,13 @@ class WarpgroupProducts(FragmentProducts):
         """Lower the kernel: roles first, each a loop over tiles."""
         machine, ops = cast(PtxMachine, low.machine), low.arithmetic
         (pipeline,) = (op for op in low.kernel.body.operations if op.opcode == "pipeline")
-        self.ring = _Ring(low, pipeline)
-        # Large tiles of a cluster lie one below the other and share columns; small ones, rows.
         operands = product_operands(low.kernel.body)
-        side = 1 if self.pairs_rows(low) else 0
-        (self.shared,) = (op for op in self.ring.offsets if operands[op.result][1] == side)
+        copies = [op for op in pipeline.regions[0].operations if op.opcode.startswith("copy")]
+        sides = {operands[op.result][1]: op for op in copies}
+        self.span = span_of(low.kernel)
+        self.ring = _Ring(low, pipeline, sides[1], self.span)
+        # Large tiles of a cluster lie one below the other and share columns; small ones, rows.
+        self.shared = sides[1 if self.pairs_rows(low) else 0]
         self._declare_maps(low, machine, pipeline)
         first = machine.compare("eq", low.thread(), ops.word(0))
         machine.branch(first, lambda: cast(_Ring, self.ring).prepare(low.threads // GROUP))
@@ -231,6 +254,9 @@ class WarpgroupProducts(FragmentProducts):
         return low.threads > GROUP
 
     def _meet(self, machine: PtxMachine) -> None:
+        if CLUSTER == 1:
+            machine.line("bar.sync 0")
+            return
         machine.line("barrier.cluster.arrive.release")
         machine.line("barrier.cluster.wait.acquire")
 
@@ -247,8 +273,8 @@ class WarpgroupProducts(FragmentProducts):
             memory = cast(ArrayType, array.type)
             sizes = tuple(size for size in memory.shape if size is not None)
             box = cast(TileType, op.result.type).shape
-            if op is self.shared:
-                box = (box[0] // CLUSTER, *box[1:])
+            rows = self.ring.rows(op) // (CLUSTER if op is self.shared else 1)
+            box = (rows, *box[1:])
             place = low.kernel.parameters.index(array)
             self.tensor_maps.append(TensorMap(parameter=place, shape=sizes, box=box))
 
@@ -265,16 +291,22 @@ class WarpgroupProducts(FragmentProducts):
         self._tiles(low)
 
     def _tiles(self, low: Lowering) -> None:
-        """Loop over pairs of tiles, a few rows of them at a time."""
+        """Loop over spans of tiles, a few rows of them at a time, and the cluster's two at once."""
         machine, ops = cast(PtxMachine, low.machine), low.arithmetic
         columns, rows = (ops.convert(low.size(size), u32) for size in low.kernel.grid)
         pairs_rows = self.pairs_rows(low)
         rank = machine.cluster_rank()
-        halved = ops.integer("shr", ops.add(rows if pairs_rows else columns, CLUSTER - 1), 1)
-        across, down = (columns, halved) if pairs_rows else (halved, rows)
+        down, across = rows, columns
+        if self.span > 1:
+            across = machine.binary("div", ops.add(columns, self.span - 1), ops.word(self.span))
+        if pairs_rows:
+            down = self._shared_out(low, rows)
+        else:
+            across = self._shared_out(low, across)
         total = ops.mul(across, down)
-        counter = machine.variable(ops.integer("shr", machine.workgroup(0), 1))
-        step = ops.integer("shr", machine.num_workgroups(0), 1)
+        shift = CLUSTER.bit_length() - 1
+        counter = machine.variable(ops.integer("shr", machine.workgroup(0), shift))
+        step = ops.integer("shr", machine.num_workgroups(0), shift)
 
         def paired(place: Register) -> Register:
             return ops.add(ops.mul(place, CLUSTER), rank)
@@ -288,28 +320,55 @@ class WarpgroupProducts(FragmentProducts):
             y = ops.add(top, machine.binary("rem", rest, here))
             x = machine.binary("div", rest, here)
             x, y = (x, paired(y)) if pairs_rows else (paired(x), y)
-            low.place = (x, y)
-            self._tile(low, machine.compare("lt", y, rows), machine.compare("lt", x, columns))
+            self._span_of_tiles(low, ops.mul(x, self.span), y, columns, rows)
             machine.assign(counter, ops.add(tile, step))
 
         machine.loop(lambda: machine.compare("lt", machine.read(counter), total), turn)
         low.place = None
 
-    def _tile(self, low: Lowering, *inside: Register) -> None:
-        """Lower the kernel for one tile; the second of the last pair may lie outside."""
+    def _shared_out(self, low: Lowering, count: Register) -> Register:
+        """Return how many places a cluster has where one workgroup has ``count``."""
+        ops = low.arithmetic
+        return ops.integer("shr", ops.add(count, CLUSTER - 1), CLUSTER.bit_length() - 1)
+
+    def _span_of_tiles(
+        self, low: Lowering, x: Register, y: Register, columns: Register, rows: Register
+    ) -> None:
+        """Lower the kernel for tiles side by side: one pipeline, then each one's results.
+
+        Some of them may lie outside of the grid.
+        """
+        machine = low.machine
         operations = low.kernel.body.operations
         place = next(i for i, op in enumerate(operations) if op.opcode == "pipeline")
-        for op in operations[: place + 1]:
-            if not self.is_loading or op.opcode != "tile_full":
-                low.operation(op)
+
+        def begin(column: Register) -> None:
+            low.place = (column, y)
+            for op in operations[:place]:
+                if not self.is_loading or op.opcode != "tile_full":
+                    low.operation(op)
+
+        begin(x)
+        low.operation(operations[place])
         if self.is_loading:
             return
+        sums = cast(FragmentTile, low.get(operations[place].results[0]))
+        layout = low.layouts[operations[place].results[0]]
+        each = len(sums.values) // self.span
+        for number in range(self.span):
+            column = low.arithmetic.add(x, number)
+            inside = machine.binary(
+                "and", machine.compare("lt", y, rows), machine.compare("lt", column, columns)
+            )
 
-        def rest() -> None:
-            for op in operations[place + 1 :]:
-                low.operation(op)
+            def rest(number: int = number, column: Register = column) -> None:
+                begin(column)
+                part = sums.values[number * each : (number + 1) * each]
+                low.set(operations[place].results[0], FragmentTile(layout, f32, part))
+                for op in operations[place + 1 :]:
+                    low.operation(op)
 
-        low.machine.branch(low.machine.binary("and", *inside), rest)
+            machine.branch(inside, rest)
 
     def pipeline(self, low: Lowering, op: Op) -> bool:
         """Lower the pipeline for the present role."""
@@ -353,6 +412,7 @@ class WarpgroupProducts(FragmentProducts):
         (product,) = (o for o in op.regions[1].operations if o.opcode == "mma")
         layout = low.layouts[product.result]
         initial = cast(Tile, low.get(op.operands[3])).fragment(low, layout).elements(low)
+        initial = initial * self.span
         held = [machine.fresh(f32) for _ in initial]
         counter, upper, _ = self._steps(low, op)
         if not is_chunked(op):
@@ -384,7 +444,7 @@ class WarpgroupProducts(FragmentProducts):
         """Multiply steps up to an end and wait; with ``fresh`` sums begin anew at that step."""
         ring, machine, ops = cast(_Ring, self.ring), cast(PtxMachine, low.machine), low.arithmetic
         (product,) = (o for o in op.regions[1].operations if o.opcode == "mma")
-        columns = low.layouts[product.result].shape[1]
+        columns = low.layouts[product.result].shape[1] * self.span
         counter, end = range_
         step = low.index(op.operands[2])
         before = machine.variable(ops.word(ring.stages))
@@ -396,10 +456,11 @@ class WarpgroupProducts(FragmentProducts):
             some = machine.compare("lt", slot, ops.word(ring.stages))
             at = ring.barrier_of(ring.empty, slot)
             mine = machine.binary("and", leads, some)
+            if CLUSTER == 1:
+                machine.line(f"@{mine.code} mbarrier.arrive.shared::cta.b64 _, [{at.code}]")
+                return
             to = machine.result("mapa.shared::cluster.u32", u32, at, lane)
-            machine.line(
-                f"@{mine.code} mbarrier.arrive.release.cluster.shared::cluster.b64 _, [{to.code}]"
-            )
+            machine.line(f"@{mine.code} mbarrier.arrive.shared::cluster.b64 _, [{to.code}]")
 
         def turn() -> None:
             index, slot = machine.read(counter), machine.read(ring.slot)

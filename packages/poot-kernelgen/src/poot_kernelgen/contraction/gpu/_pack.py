@@ -8,7 +8,7 @@ from typing import Any, cast
 from poot_core import u8, u16, u32
 from poot_kernel import IRBuilder, KernelFunction, Value
 from poot_kernelgen.contraction._codec import ROWS, STEP, Codec, is_dense
-from poot_kernelgen.contraction._grids import GRIDS, grid_header, table_of
+from poot_kernelgen.contraction._grids import GRIDS, grid_header, table_words
 from poot_kernelgen.contraction._stored import StoredBlock
 from poot_kernelgen.contraction.gpu._layout import Planes, RowLayout
 from poot_kernelgen.contraction.gpu._scalars import ScalarTiles
@@ -65,6 +65,8 @@ class _Packer:
         fmt = self.codec.format
         row_bytes = f"K // {fmt.block_elements} * {fmt.block_bytes}"
         self.source = b.array("source", u8, ["N", row_bytes])
+        words = table_words(fmt.name)
+        self.table = None if words is None else b.array("table", u16, [len(words), 1])
         self.target = b.raw("target", access="w")
         self.n, self.k = b.scalar("N"), b.scalar("K")
         self.first, self.group_step = b.scalar("first_group"), b.scalar("group_step")
@@ -72,8 +74,6 @@ class _Packer:
     def build(self) -> None:
         b, fmt = self.b, self.codec.format
         planes = self.layout.planes(b, self.k)
-        is_grid = fmt.name in GRIDS
-        table = table_of(b, fmt.name) if is_grid else None
         blocks = b.floordiv(self.k, fmt.block_elements)
         steps = fmt.block_elements // STEP
         with b.foreach(0, b.mul(blocks, ROWS)) as loop:
@@ -86,8 +86,8 @@ class _Packer:
             )
             base = b.mul(_target_row(b, self.first, self.group_step, row), planes.row_bytes)
             first_step = b.mul(number, steps)
-            if is_grid:
-                self._grid_block(block, table, base, planes, first_step)
+            if self.table is not None:
+                self._grid_block(block, self.table, base, planes, first_step)
             else:
                 self._block(block, base, planes, first_step)
 
@@ -108,7 +108,7 @@ class _Packer:
             self._codes(_values(block.codes(step)), base, planes, number)
 
     def _grid_block(
-        self, block: StoredBlock, table: Any, base: Value, planes: Planes, first: Value
+        self, block: StoredBlock, table: Value, base: Value, planes: Planes, first: Value
     ) -> None:
         b, grid = self.b, GRIDS[self.codec.format.name]
         self._head(_values(grid_header(block)), base, planes, first)

@@ -32,9 +32,9 @@ class _Tile:
 # workgroup's tile, as large as registers hold twice (a chunk's sums and all chunks').
 _TILES = {
     "one": _Tile(8, 16, 8),
-    "few": _Tile(8, 16, 8),
-    "some": _Tile(64, 64, 8),
-    "many": _Tile(128, 128, 6),
+    "few": _Tile(8, 32, 6),
+    "some": _Tile(64, 64, 6),
+    "many": _Tile(128, 64, 5),
 }
 _SMALL = {"many": _Tile(64, 128, 6)}  # where a workgroup's memory is under 128 KiB
 _GATED = {"one": _Tile(8, 32, 4), "few": _Tile(8, 32, 4)}
