@@ -1,4 +1,4 @@
-"""The three real checkpoints on every device: greedy answers against transformers where they are clear."""
+"""The three real checkpoints on every device: greedy answers against transformers."""
 
 from __future__ import annotations
 
