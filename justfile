@@ -228,6 +228,7 @@ diagrams *args:
 # Build the site strictly into build/site: dead links, unknown marks and unknown recipes fail
 [group('more')]
 docs *args:
+    uv run --group docs python scripts/docs_build.py self-test
     uv run --group docs python scripts/docs_build.py {{args}}
 
 # Set the version of every package, or show it
