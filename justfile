@@ -48,7 +48,7 @@ check:
 [group('gates')]
 gate: fmt-check lint check test
 
-# Layers, dead public names, dependencies, versions
+# Layers, dead public names, dependencies, versions, the flake (where nix is)
 [group('gates')]
 static:
     {{run}} lint-imports .config/importlinter.ini
@@ -56,6 +56,7 @@ static:
     {{python}} scripts/check_dead_code.py
     {{python}} scripts/check_dependencies.py
     {{python}} scripts/check_versions.py
+    {{python}} scripts/check_flake.py
 
 # Every gate against inputs that it must refuse
 [group('gates')]
