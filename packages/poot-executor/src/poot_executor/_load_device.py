@@ -22,6 +22,7 @@ from poot_executor._launch_shape import kernel_launch
 from poot_executor._load_host import load_vector, stored_rows
 from poot_executor._program import Program
 from poot_executor._weights import Matrix
+from poot_kernelgen import WeightLayout
 
 __all__ = ["load_matrices", "load_small"]
 
@@ -48,7 +49,8 @@ def load_matrices(
     sources = _Sources(device)
     for matrix, layout, place in zip(program.matrices, program.layouts, places, strict=True):
         kernel = kernels[packers[layout], "main"]
-        _pack(device, matrix, layout.interleave, place, kernel, weights, sources)
+        table = sources.table(layout)
+        _pack(device, matrix, layout.interleave, table, place, kernel, weights, sources)
     sources.close()
     return pools, places
 
@@ -59,6 +61,22 @@ class _Sources:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._buffers: list[Buffer] = []
+        self._tables: dict[WeightLayout, tuple[BufferArgument, ...]] = {}
+
+    def table(self, layout: WeightLayout) -> tuple[BufferArgument, ...]:
+        """Return the argument that a packing kernel takes for its table, if it takes one."""
+        if layout.order == "lanes":
+            return ()
+        if layout not in self._tables:
+            from poot_kernelgen import pack_table  # generators: a warm start of a host needs none
+
+            words = pack_table(layout)
+            self._tables[layout] = ()
+            if words is not None:
+                buffer = self._device.allocate(words.nbytes, f"table of {layout.source}")
+                self._device.upload(buffer, words)
+                self._tables[layout] = (BufferArgument(buffer),)
+        return self._tables[layout]
 
     def place(self, number: int, rows: np.ndarray[Any, Any], label: str) -> Buffer:
         """Return a buffer that holds rows until the next matrix; ``number`` counts its parts."""
@@ -77,6 +95,9 @@ class _Sources:
         """Give the buffers back."""
         for buffer in self._buffers:
             buffer.free()
+        for arguments in self._tables.values():
+            for argument in arguments:
+                argument.buffer.free()
 
 
 def _allocate(device: Device, sizes: Sequence[int]) -> tuple[list[Buffer], list[BufferArgument]]:
@@ -110,6 +131,7 @@ def _pack(
     device: Device,
     matrix: Matrix,
     interleave: int,
+    table: tuple[BufferArgument, ...],
     target: BufferArgument,
     kernel: tuple[KernelHandle, KernelRecord],
     weights: WeightSource,
@@ -125,6 +147,7 @@ def _pack(
         group += -(-part.num_rows // interleave)
         arguments = [
             BufferArgument(sources.place(number, rows, part.name)),
+            *table,
             target,
             *(ScalarArgument(value, i64) for value in (part.num_rows, matrix.k, first, step)),
         ]

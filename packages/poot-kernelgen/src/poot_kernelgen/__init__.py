@@ -25,7 +25,7 @@ from poot_kernelgen.requests import (
 
 if TYPE_CHECKING:
     from poot_kernelgen._generate import GeneratedKernel, generate
-    from poot_kernelgen.contraction import packed_bytes, weight_layout_for
+    from poot_kernelgen.contraction import pack_table, packed_bytes, weight_layout_for
 
 __all__ = [
     "Activation",
@@ -46,6 +46,7 @@ __all__ = [
     "RowProgram",
     "WeightLayout",
     "generate",
+    "pack_table",
     "packed_bytes",
     "weight_layout_for",
 ]
@@ -53,6 +54,7 @@ __all__ = [
 _LAZY = {
     "GeneratedKernel": "poot_kernelgen._generate",
     "generate": "poot_kernelgen._generate",
+    "pack_table": "poot_kernelgen.contraction",
     "packed_bytes": "poot_kernelgen.contraction",
     "weight_layout_for": "poot_kernelgen.contraction",
 }

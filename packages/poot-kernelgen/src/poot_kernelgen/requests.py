@@ -196,9 +196,10 @@ class ContractionRequest:
 class PackRequest:
     """Re-lay rows of a stored matrix into a ``WeightLayout``.
 
-    Arguments of the kernel, in order: source pointer (stored rows), destination pointer, N (i64,
-    rows of the source), K (i64), first destination group (i64), group step (i64: 1, or 2 for one half
-    of a gated pair). One workgroup packs ``interleave`` rows; rows beyond N repeat the last one.
+    Arguments of the kernel, in order: source pointer (stored rows), pointer to ``pack_table(layout)``
+    (u16) if there is one, destination pointer, N (i64, rows of the source), K (i64), first
+    destination group (i64), group step (i64: 1, or 2 for one half of a gated pair). One workgroup
+    packs ``interleave`` rows; rows beyond N repeat the last one.
     """
 
     layout: WeightLayout
