@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,8 +57,13 @@ def test_index_and_age(fake, settings):
         assert device.caps.name == "Fake GPU 1"
         assert device.target.arch == "sm_90a"
         assert (device.caps.num_workers, device.caps.max_workgroup) == (132, 1024)
-    with pytest.raises(DeviceError, match=r"no GPU 2: the driver shows 2"):
+    with pytest.raises(DeviceError, match=r"no GPU 2; the driver shows 0 'Fake GPU 0', 1 "):
         open_with(fake, settings, index=2)
+    for name, number in (("gpu 1", 1), ("Fake", 0), ("1", 1)):
+        with open_with(fake, replace(settings, device=name)) as device:
+            assert device.caps.name == f"Fake GPU {number}"
+    with pytest.raises(DeviceError, match="no GPU is called 'B200'"):
+        open_with(fake, replace(settings, device="B200"))
     fake.facts["COMPUTE_CAPABILITY_MAJOR"] = 7
     with pytest.raises(DeviceError, match="sm_70; poot's kernels need sm_75"):
         open_with(fake, settings)

@@ -32,16 +32,16 @@ def open_device(
     settings: Settings,
     threads: int | None = None,
     *,
-    index: int = 0,
+    index: int | None = None,
     driver: Driver | None = None,
     service: CompileService | None = None,
 ) -> PtxDevice:
     """Return an NVIDIA GPU as a device.
 
     Args:
-        settings: The kernel cache.
+        settings: The kernel cache, and which GPU: its number or a part of its name.
         threads: Of no use here; part of the entry point's signature.
-        index: Which GPU, as the driver numbers those that it shows.
+        index: Which GPU, as the driver numbers those that it shows; by default the settings' one.
         driver: What stands in for the driver, for tests.
         service: Compile service to share; by default one of the device's own.
 
@@ -49,7 +49,8 @@ def open_device(
         DeviceError: If there is no binding, no driver, no such GPU, or one that is too old.
     """
     del threads
-    return PtxDevice(settings, index, driver or Driver(), service=service)
+    wanted = settings.device if index is None else str(index)
+    return PtxDevice(settings, wanted, driver or Driver(), service=service)
 
 
 class PtxDevice:
@@ -62,11 +63,16 @@ class PtxDevice:
     """
 
     def __init__(
-        self, settings: Settings, index: int, driver: Driver, *, service: CompileService | None
+        self,
+        settings: Settings,
+        wanted: str | None,
+        driver: Driver,
+        *,
+        service: CompileService | None,
     ) -> None:
         self._driver = driver
         self._closed = True  # until it is open
-        self._facts: MachineFacts = open_machine(driver, index)
+        self._facts: MachineFacts = open_machine(driver, wanted)
         self._owns_service = service is None
         self.service = service if service is not None else CompileService(settings)
         facts = self._facts

@@ -51,8 +51,12 @@ class MachineFacts:
     can_overlap: bool
 
 
-def open_machine(driver: Driver, index: int) -> MachineFacts:
+def open_machine(driver: Driver, wanted: str | None) -> MachineFacts:
     """Return a GPU's facts; its context becomes current.
+
+    Args:
+        driver: The driver.
+        wanted: Number of the GPU or a part of its name; the first without.
 
     Raises:
         DeviceError: If there is no driver, no such GPU, or one older than sm_75.
@@ -63,10 +67,9 @@ def open_machine(driver: Driver, index: int) -> MachineFacts:
     except DriverError as error:
         reason = _REASONS.get(error.code, error.message)
         raise DeviceError(f"no NVIDIA driver can be used: {reason} ({error.code})") from error
-    if not 0 <= index < count:
-        raise DeviceError(f"there is no GPU {index}: the driver shows {count}, numbered from 0")
-    device = driver.call("cuDeviceGet", index)
-    name = driver.call("cuDeviceGetName", 256, device).rstrip(b"\0").decode(errors="replace")
+    names = [_name(driver, number) for number in range(count)]
+    index = _index(wanted, names)
+    device, name = driver.call("cuDeviceGet", index), names[index]
 
     def attribute(label: str) -> int:
         found = getattr(driver.binding.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{label}")
@@ -92,3 +95,22 @@ def open_machine(driver: Driver, index: int) -> MachineFacts:
         max_threads=attribute("MAX_THREADS_PER_BLOCK"),
         can_overlap=capability >= _OVERLAPS,
     )
+
+
+def _name(driver: Driver, number: int) -> str:
+    device = driver.call("cuDeviceGet", number)
+    return driver.call("cuDeviceGetName", 256, device).rstrip(b"\0").decode(errors="replace")
+
+
+def _index(wanted: str | None, names: list[str]) -> int:
+    if wanted is None:
+        return 0
+    shown = ", ".join(f"{i} {name!r}" for i, name in enumerate(names)) or "none"
+    if wanted.lstrip("-").isdecimal():
+        if 0 <= int(wanted) < len(names):
+            return int(wanted)
+        raise DeviceError(f"there is no GPU {wanted}; the driver shows {shown}")
+    for number, name in enumerate(names):
+        if wanted.lower() in name.lower():
+            return number
+    raise DeviceError(f"no GPU is called {wanted!r}; the driver shows {shown}")

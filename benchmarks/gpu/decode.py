@@ -1,0 +1,183 @@
+"""Whole steps of models with random bf16 weights on one GPU: decoding by replay, and prefill.
+
+Run: python benchmarks/gpu/decode.py [--models 1b 8b] [--backend ptx]. Each decode step is the whole
+model with greedy sampling, captured as one sequence; ``device`` is what the GPU takes, ``wall`` what a
+step costs with everything that the host does for it, ``host`` the host's share before it waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import traceback
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from models import CONFIGS, RandomCheckpoint
+
+from poot_core import Settings
+from poot_executor import EngineOptions, StepInputs, open_engine
+from poot_models import load_family
+
+RESULTS: list[dict[str, object]] = []
+BLOCK = 32
+RNG = np.random.default_rng(5)
+
+
+def report(name: str, **facts: object) -> None:
+    RESULTS.append({"name": name, **facts})
+    shown = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in facts.items())
+    print(f"{name:32s} {'  '.join(shown)}", flush=True)
+
+
+def open_random(name: str, backend: str, *, context: int, rows: int, tokens: int) -> Any:
+    checkpoint = RandomCheckpoint(CONFIGS[name])
+    model = load_family(checkpoint)
+    options = EngineOptions(
+        backend=backend, context_tokens=context, max_sequences=rows, max_step_tokens=tokens,
+        block_size=BLOCK, num_blocks=rows * -(-context // BLOCK),
+    )  # fmt: skip
+    started = time.perf_counter()
+    engine = open_engine(
+        model.trace, model.cache_key, checkpoint.weights, model.vocab_size, options,
+        Settings.from_environment(),
+    )  # fmt: skip
+    report(f"{name} open", seconds=time.perf_counter() - started, weights_gb=engine.info.weight_bytes / 1e9,
+           states_gb=engine.info.state_bytes / 1e9, workspace_gb=engine.info.workspace_bytes / 1e9)  # fmt: skip
+    return engine
+
+
+def step_of(engine: Any, rows: list[tuple[int, int, int]]) -> StepInputs:
+    """Return a step of (sequence, first position, tokens) with random tokens, last logits wanted."""
+    width = engine.info.options.max_blocks_per_row
+    positions = np.concatenate([np.arange(p, p + n) for _, p, n in rows]).astype(np.int32)
+    owner = np.concatenate([np.full(n, i) for i, (_, _, n) in enumerate(rows)]).astype(np.int32)
+    tables = np.array([[s * width + j for j in range(width)] for s, _, _ in rows], np.int32)
+    slots = (tables[owner, positions // BLOCK] * BLOCK + positions % BLOCK).astype(np.int32)
+    ends = np.cumsum([n for _, _, n in rows]).astype(np.int32) - 1
+    vocab = engine.info.vocab_size
+    return StepInputs(
+        token_ids=RNG.integers(0, vocab, len(positions)).astype(np.int32), positions=positions,
+        rows=owner, sequence_lengths=np.array([p + n for _, p, n in rows], np.int32),
+        block_tables=tables, slot_mapping=slots, logit_positions=ends,
+    )  # fmt: skip
+
+
+def fill(engine: Any, rows: int, length: int) -> None:
+    """Run prompts, so that keys and values are a model's own."""
+    most = engine.info.options.max_step_tokens
+    for sequence in range(rows):
+        for start in range(0, length, most):
+            engine.forward(step_of(engine, [(sequence, start, min(most, length - start))]))
+
+
+def whole_step(engine: Any, step: StepInputs) -> tuple[Any, dict[str, int]]:
+    """Return the prepared launches of a step with greedy sampling, and its sizes."""
+    runner, program = engine.runner, engine.program
+    from poot_executor._runner import selected_launches
+
+    key = engine.prepare_step(step)
+    launches = [runner._launch(x, variant) for x, variant in selected_launches(program, key)]
+    launches += [runner._launch(x, x.variants[0]) for x in program.greedy]
+    return runner.device.prepare(launches), dict(engine.sizes)
+
+
+def shares(labels: tuple[str, ...], seconds: np.ndarray) -> dict[str, float]:
+    """Return microseconds by kind of launch."""
+    total: dict[str, float] = defaultdict(float)
+    for label, value in zip(labels, seconds, strict=True):
+        kind = "".join(c for c in label if not c.isdigit()).replace("..", ".")
+        total[kind] += value * 1e6
+    return {k: round(v, 1) for k, v in sorted(total.items(), key=lambda x: -x[1])[:14]}
+
+
+def decode(engine: Any, name: str, rows: int, context: int, *, details: bool) -> None:
+    runner, device = engine.runner, engine.runner.device
+    fill(engine, rows, context - 1)
+    step = step_of(engine, [(r, context - 1, 1) for r in range(rows)])
+    engine.forward(step)
+    eager = engine.greedy()
+    prepared, sizes = whole_step(engine, step)
+    runner._host.flush()
+    began = time.perf_counter()
+    captured = device.capture(prepared, sizes)
+    capture_s = time.perf_counter() - began
+    device.run(prepared, sizes)
+    replayed = runner._read(engine.program.greedy_ids, rows).view(np.int32)
+    assert (replayed == eager).all(), "replay differs from eager"
+    seconds = device.time_replay(prepared, sizes, repeat=30)
+    walls, hosts = [], []
+    for _ in range(40):
+        began = time.perf_counter()
+        engine.prepare_step(step)
+        runner._host.flush()
+        device.run(prepared, sizes)
+        hosts.append(time.perf_counter() - began)
+        runner._read(engine.program.greedy_ids, rows)
+        walls.append(time.perf_counter() - began)
+    wall = float(np.median(walls))
+    report(
+        f"{name} decode R={rows} context={context}", tok_s=rows / wall, device_us=seconds * 1e6,
+        wall_us=wall * 1e6, host_us=float(np.median(hosts)) * 1e6, launches=len(prepared.labels),
+        captured=captured, capture_ms=capture_s * 1e3,
+    )  # fmt: skip
+    if details:
+        times = device.time_sequence(prepared, sizes, repeat=5)
+        report(
+            f"{name}   launches us", sum=float(times.sum() * 1e6), **shares(prepared.labels, times)
+        )
+
+
+def prefill(engine: Any, name: str, tokens: int, *, details: bool) -> None:
+    step = step_of(engine, [(0, 0, tokens)])
+    device = engine.runner.device
+    engine.forward(step)
+    walls = []
+    for _ in range(5):
+        began = time.perf_counter()
+        engine.forward(step)
+        device.synchronize()
+        walls.append(time.perf_counter() - began)
+    report(f"{name} prefill {tokens}", ms=float(np.median(walls)) * 1e3)
+    if details:
+        key, times = engine.time_step(step, repeat=3)
+        prepared = engine.runner._prepared[key]
+        report(
+            f"{name}   launches us", sum=float(times.sum() * 1e6), **shares(prepared.labels, times)
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="*", default=["1b", "8b", "qwen0.5b"])
+    parser.add_argument("--backend", default="ptx")
+    parser.add_argument("--rows", nargs="*", type=int, default=[1, 8, 64])
+    parser.add_argument("--context", type=int, default=512)
+    parser.add_argument("--prefill", type=int, default=2048)
+    parser.add_argument("--details", action="store_true")
+    parser.add_argument("--output", type=Path, default=None)
+    options = parser.parse_args()
+    failed = 0
+    for name in options.models:
+        try:
+            tokens = max(options.prefill, 64)
+            engine = open_random(name, options.backend, context=max(tokens, options.context + 64),
+                                 rows=max(options.rows), tokens=tokens)  # fmt: skip
+            for rows in options.rows:
+                decode(engine, name, rows, options.context, details=options.details)
+            prefill(engine, name, tokens, details=options.details)
+            engine.close()
+        except Exception:
+            failed += 1
+            traceback.print_exc()
+    if options.output:
+        options.output.write_text(json.dumps(RESULTS, indent=1) + "\n")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
