@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 
 import pytest
 import tokenizers
@@ -16,9 +17,8 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from poot_llm import SamplingParams
 from poot_llm.text import Tokenizer
-from poot_serve._choice import AnswerReader
+from poot_serve._choice import AnswerReader, Update
 from poot_serve._event_stream import Collected
-from poot_serve._choice import Update
 from poot_serve._parsing.formats import AnswerFormat
 from poot_serve._parsing.lexer import Lexer, marker_ids
 
@@ -138,7 +138,7 @@ def summary(found: Collected) -> tuple[str, str, list[tuple[str, str]], str | No
 
 def cut(ids: list[int], places: list[int]) -> list[list[int]]:
     bounds = sorted({0, len(ids), *(place % (len(ids) + 1) for place in places)})
-    return [ids[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [ids[a:b] for a, b in pairwise(bounds)]
 
 
 @pytest.mark.parametrize("are_tokens", [True, False], ids=["ids", "spelled"])

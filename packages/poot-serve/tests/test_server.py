@@ -159,7 +159,7 @@ def test_a_stop_string_ends_the_answer_and_does_not_leak(client) -> None:
         ("completions", b'{"prompt": [-1]}', 400, "prompt[0]"),
         ("completions", b'{"prompt": [99999999999999999999999]}', 400, "prompt[0]"),
         ("completions", b'{"prompt": "a", "max_tokens": 99999999999999999999999}', 400, "max_tokens"),
-        ("completions", b'{"prompt": "a", "stop_token_ids": [99999999999999999999]}', 400, "stop_token_ids[0]"),
+        ("completions", b'{"prompt": "a", "stop_token_ids": [%d]}' % 10**20, 400, "stop_token_ids[0]"),
         ("completions", b'{"prompt": "' + b"a " * (1 << 20) + b'"}', 400, "prompt"),
         ("chat/completions", b" " * (17 << 20), 413, None),
         ("completions", b'{"prompt": "a", "temperature": -1}', 400, "temperature"),

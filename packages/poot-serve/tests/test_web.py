@@ -1,4 +1,4 @@
-"""The chat page in Debian's Chromium: against the real server, and against answers made to be awkward."""
+"""The chat page in Debian's Chromium: against the real server, and against awkward answers."""
 
 from __future__ import annotations
 

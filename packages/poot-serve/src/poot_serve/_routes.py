@@ -24,7 +24,7 @@ from poot_serve._endpoints.operations import (
     version_of,
 )
 from poot_serve._endpoints.responses import responses
-from poot_serve._endpoints.tokens import apply_template, detokenize, tokenize
+from poot_serve._endpoints.tokens import apply_template, detokenize, tokenize, tokenizer_info
 from poot_serve._wire import anthropic, chat, common, operations, tokens
 from poot_serve._wire import completions as completion_wire
 from poot_serve._wire import embeddings as embedding_wire
@@ -153,6 +153,14 @@ OPERATIONS = (
         summary="Turn tokens into text",
         request=tokens.DetokenizeRequest,
         answer=tokens.Detokenized,
+    ),
+    Operation(
+        path="/tokenizer_info",
+        handler=tokenizer_info,
+        tag="Tokens",
+        summary="Special tokens and chat template",
+        answer=tokens.TokenizerInfo,
+        statuses=(400,),
     ),
     Operation(
         path="/apply-template",

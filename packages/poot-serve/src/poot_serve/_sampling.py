@@ -9,7 +9,7 @@ from poot_core import RequestError
 from poot_llm import Constraint, SamplingParams
 from poot_serve._wire.common import ResponseFormat, SamplingFields, StructuredOutputs
 
-__all__ = ["constraint_of", "constraint_of_format", "params_of"]
+__all__ = ["constraint_of", "params_of"]
 
 # Fields that go by the same name on both sides.
 _SAME = (
@@ -49,7 +49,7 @@ def constraint_of(body: SamplingFields) -> Constraint | None:
         RequestError: If several are asked for, or one is malformed.
     """
     found = {
-        "response_format": _made("response_format", constraint_of_format, body.response_format),
+        "response_format": _made("response_format", _of_format, body.response_format),
         "structured_outputs": _made("structured_outputs", _of_outputs, body.structured_outputs),
         "guided_json": _made("guided_json", Constraint.json_schema, body.guided_json),
         "guided_regex": _made("guided_regex", Constraint.regex, body.guided_regex),
@@ -63,7 +63,7 @@ def constraint_of(body: SamplingFields) -> Constraint | None:
     return next(iter(given.values()), None)
 
 
-def constraint_of_format(form: ResponseFormat) -> Constraint | None:
+def _of_format(form: ResponseFormat) -> Constraint | None:
     """Return the constraint of a response format; plain text has none."""
     if form.type == "text":
         return None

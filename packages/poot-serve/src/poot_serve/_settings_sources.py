@@ -1,4 +1,4 @@
-"""Reads settings: a flag goes before a ``POOT_`` variable, that before the file, that before a default."""
+"""Reads settings: a flag goes before a ``POOT_`` variable, that before the file, then a default."""
 
 from __future__ import annotations
 

@@ -16,10 +16,16 @@ from poot_serve._endpoints.requests import read_request, state_of
 from poot_serve._endpoints.responses_answer import ResponsesAnswer
 from poot_serve._event_stream import answer_with
 from poot_serve._record import record_of
-from poot_serve._sampling import constraint_of_format
+from poot_serve._sampling import constraint_of
 from poot_serve._state import ServerState
 from poot_serve._wire.chat import ContentPart, GivenCall, GivenFunction, Message
-from poot_serve._wire.common import FunctionSpec, JsonSchemaFormat, ResponseFormat, Tool
+from poot_serve._wire.common import (
+    FunctionSpec,
+    JsonSchemaFormat,
+    ResponseFormat,
+    SamplingFields,
+    Tool,
+)
 from poot_serve._wire.responses import InputItem, InputPart, NamedFunctionTool, ResponsesRequest
 
 __all__ = ["responses"]
@@ -99,10 +105,14 @@ def _ask_of(state: ServerState, body: ResponsesRequest) -> ChatAsk:
 
 def _constraint(body: ResponsesRequest) -> Constraint | None:
     form = body.text.format if body.text is not None else None
-    if form is None:
-        return None
-    inner = JsonSchemaFormat(schema=form.schema) if form.type == "json_schema" else None
-    return constraint_of_format(ResponseFormat(type=form.type, json_schema=inner))
+    response_format = None
+    if form is not None:
+        inner = JsonSchemaFormat(schema=form.schema) if form.type == "json_schema" else None
+        response_format = ResponseFormat(type=form.type, json_schema=inner)
+    # The same rules as for any other dialect, errors included.
+    return constraint_of(
+        SamplingFields(response_format=response_format, structured_outputs=body.structured_outputs)
+    )
 
 
 def _tools(body: ResponsesRequest) -> tuple[Tool, ...]:

@@ -90,8 +90,8 @@ class ResponsesAnswer:
         for call in answer.calls:
             self._delta(CallBegin(call.name, call.call_id))
             self._delta(CallArguments(call.arguments))
-        self._close()
         self._is_cut = answer.finish_reason == "length"
+        self._close()
         return self._response("incomplete" if self._is_cut else "completed")
 
     def _response(self, status: Status, *, error: dict[str, Any] | None = None) -> ResponseObject:
@@ -219,7 +219,7 @@ class ResponsesAnswer:
                 events = self._item_event(
                     "response.function_call_arguments.done", arguments=text, name=item["name"]
                 )
-        item["status"] = "completed"
+        item["status"] = "incomplete" if self._is_cut else "completed"
         self._is_open = False
         return events + self._event(
             "response.output_item.done", output_index=len(self._items) - 1, item=dict(item)

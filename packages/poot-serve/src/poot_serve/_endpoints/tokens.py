@@ -20,9 +20,10 @@ from poot_serve._wire.tokens import (
     TemplateRequest,
     Tokenized,
     TokenizeRequest,
+    TokenizerInfo,
 )
 
-__all__ = ["apply_template", "detokenize", "tokenize"]
+__all__ = ["apply_template", "detokenize", "tokenize", "tokenizer_info"]
 
 
 async def tokenize(http: HttpRequest) -> Response:
@@ -69,6 +70,21 @@ async def apply_template(http: HttpRequest) -> Response:
     state = state_of(http)
     body = await read_request(http, TemplateRequest, needs_room=False)
     return JsonResponse(RenderedTemplate(prompt=await _rendered(state, body)))
+
+
+async def tokenizer_info(http: HttpRequest) -> Response:
+    """Return special tokens and the chat template."""
+    tokenizer = state_of(http).require_tokenizer("model")
+    texts = tokenizer.special_tokens
+    return JsonResponse(
+        TokenizerInfo(
+            bos_token=texts.get("bos_token"),
+            eos_token=texts.get("eos_token"),
+            pad_token=texts.get("pad_token"),
+            chat_template=tokenizer.chat_template,
+            vocab_size=tokenizer.vocab_size,
+        )
+    )
 
 
 async def _rendered(state: ServerState, body: TokenizeRequest | TemplateRequest) -> str:

@@ -15,6 +15,7 @@ __all__ = [
     "TemplateRequest",
     "TokenizeRequest",
     "Tokenized",
+    "TokenizerInfo",
 ]
 
 
@@ -26,6 +27,16 @@ class TemplateRequest(Struct, frozen=True, kw_only=True):
     tools: list[ChatTool] | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+
+class TokenizerInfo(Struct, frozen=True, kw_only=True):
+    """What a client needs to tokenize through this server."""
+
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    chat_template: str | None
+    vocab_size: int
 
 
 class TokenizeRequest(Struct, frozen=True, kw_only=True):
