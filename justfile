@@ -106,7 +106,7 @@ test-lowest-direct *args:
 
 # What needs neither GPU nor checkpoint: static gates, self-tests, model-free tests, examples, packages alone
 [group('tests')]
-test *args: static self-test test-model-free-inventory test-lane-coverage (test-lane "model-free" args) test-doctests test-blocks test-examples test-benchmarks (diagrams "--check") npu-lowering test-standalone
+test *args: static self-test test-model-free-inventory test-lane-coverage (test-lane "model-free" args) test-doctests test-blocks test-examples (diagrams "--check") npu-lowering test-standalone
 
 # The benchmark harness against made-up engines and figures
 [group('tests')]

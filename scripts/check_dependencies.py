@@ -68,17 +68,24 @@ def problems_of(package: Path) -> list[str]:
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     name = project["name"]
     declared = {canonicalize_name(Requirement(d).name) for d in project["dependencies"]}
+    extras = project.get("optional-dependencies", {}).values()
+    optional = {canonicalize_name(Requirement(d).name) for extra in extras for d in extra}
     modules = imported_modules(package / "src") - STANDARD - {name.replace("-", "_")}
     holders = {module: distributions_of(module) for module in modules}
+    for (
+        module,
+        held,
+    ) in holders.items():  # a namespace whose parts are extras that are not installed
+        held |= {one for one in optional if one.startswith(f"{module}-")}
     used = set[str]().union(*holders.values())
     missing = [
         f"{name} imports {module} ({', '.join(sorted(held))}) without declaring it"
         for module, held in sorted(holders.items())
-        if not held & declared
+        if not held & (declared | optional)
     ]
     idle = [
         f"{name} declares {one} and never imports it"
-        for one in sorted(declared - used)
+        for one in sorted((declared | optional) - used)
         if not is_allowed(name, one)
     ]
     return missing + idle

@@ -9,6 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from lane import PATHS
+
 ROOT = Path(__file__).resolve().parent.parent
 DUMP = ROOT / "build" / "tests.jsonl"
 
@@ -38,7 +40,7 @@ def collect_tests(*, root: Path = ROOT, dump: Path = DUMP, fresh: bool = False) 
         command = [sys.executable, "-m", "pytest", "-c", str(root / ".config" / "pytest.ini")]
         command += [f"--rootdir={root}", "--collect-only", "-qq", "-rs", "--dump-tests", str(dump)]
         done = subprocess.run(
-            [*command, "packages"], cwd=root, capture_output=True, text=True, check=False
+            [*command, *PATHS], cwd=root, capture_output=True, text=True, check=False
         )
         skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
         if done.returncode or skipped or not dump.is_file():
@@ -60,8 +62,9 @@ def _read(line: str) -> Collected:
 
 def _newest(root: Path) -> float:
     newest = (root / ".config" / "lanes.toml").stat().st_mtime
-    for folder, names, files in os.walk(root / "packages"):
-        names[:] = [n for n in names if n not in {"__pycache__", ".venv", "node_modules"}]
-        newest = max(newest, os.stat(folder).st_mtime)
-        newest = max([newest, *(os.stat(os.path.join(folder, f)).st_mtime for f in files)])
+    for top in PATHS:
+        for folder, names, files in os.walk(root / top):
+            names[:] = [n for n in names if n not in {"__pycache__", ".venv", "node_modules"}]
+            newest = max(newest, os.stat(folder).st_mtime)
+            newest = max([newest, *(os.stat(os.path.join(folder, f)).st_mtime for f in files)])
     return newest

@@ -21,6 +21,7 @@ from poot_test_util import Lane, Lanes, load_lanes, packaged_model
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "lanes"
 GPU_NODES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*")
+PATHS = ("packages", "benchmarks/tests")
 NO_TEST = 5  # pytest's exit code
 ERROR_OF_VALIDATION = re.compile(r"Validation Error|\bVUID-")
 
@@ -94,7 +95,7 @@ def run_tests(lane: Lane, environment: dict[str, str], more: list[str], *, softw
     command += [f"--junitxml={RESULTS / lane.name}.xml", "-o", f"junit_suite_name={lane.name}"]
     command += ["-n", str(lane.workers)] if lane.workers > 1 else []
     command += ["--software"] if software else []
-    paths = [] if any(not word.startswith("-") for word in more) else ["packages"]
+    paths = [] if any(not word.startswith("-") for word in more) else list(PATHS)
     code = subprocess.run(
         [*command, *more, *paths], cwd=ROOT, env=environment, check=False
     ).returncode
