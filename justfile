@@ -211,10 +211,15 @@ npu-build *args:
 bench-harness *args:
     {{python}} -m benchmarks.harness {{args}}
 
-# The benchmarks that need no peer: CPU-oracle decode, op dispatch, the CPU pipeline; see benchmarks/README.md
+# The benchmarks that need no peer: CPU-oracle decode, wgpu op dispatch, then the CPU pipeline over real checkpoints
 [group('more')]
-bench *args:
+bench *args: bench-micro
     {{python}} benchmarks/cpu_pipeline.py {{args}}
+
+# CPU-oracle decode of a tiny model, wgpu op dispatch (pytest-benchmark)
+[group('more')]
+bench-micro *args:
+    {{run}} pytest benchmarks/micro -o python_files='bench_*.py' --benchmark-only -n0 {{args}}
 
 # Mutate modules at random and report the mutants that no test kills: matcher, planner, oracle, loader, cache
 [group('more')]
