@@ -12,6 +12,7 @@ import pytest
 from poot_core import DeviceCaps, Settings, Target
 from poot_kernel import compile_kernels
 from poot_kernel.compile import CompileService, host_target, load_objects
+from poot_kernel.interpreter import interpret
 from poot_kernelgen import GeneratedKernel, Request, generate
 
 HOST = host_target(Settings())
@@ -68,6 +69,39 @@ def _workgroups(kernel: GeneratedKernel, arguments: Sequence[Any]) -> int:
         number = value if what == "const" else arguments[int(value)]
         total *= -(-int(number) // divisor)
     return total
+
+
+GPU = Target("vulkan", "spirv1.6")
+
+
+def gpu_caps(subgroup_size: int) -> DeviceCaps:
+    """Return the facts of a GPU that the interpreter plays."""
+    return DeviceCaps(
+        name="interpreter", vector_bytes=16, subgroup_size=subgroup_size, num_workers=1,
+        shared_bytes=32 << 10, memory_bytes=1 << 33, max_workgroup=256,
+    )  # fmt: skip
+
+
+class Interpreted:
+    """Generates the kernels that a GPU gets and runs them in the interpreter, which finds races."""
+
+    def __init__(self, subgroup_size: int) -> None:
+        self.caps = gpu_caps(subgroup_size)
+
+    def __call__(self, request: Request, arguments: Sequence[Any], role: str = "main") -> None:
+        """Run a request's kernel over its whole grid."""
+        (kernel,) = (k for k in generate(request, GPU, self.caps) if k.role == role)
+        flat = [a.reshape(-1) if isinstance(a, np.ndarray) else a for a in arguments]
+        interpret(
+            kernel.function, flat, subgroup_size=self.caps.subgroup_size,
+            workgroup_order="random",
+        )  # fmt: skip
+
+
+@pytest.fixture(params=[8, 32], ids=["lanes8", "lanes32"])
+def gpu(request: pytest.FixtureRequest) -> Interpreted:
+    """Return a launcher of GPU schedules, with narrow and with wide subgroups."""
+    return Interpreted(request.param)
 
 
 @pytest.fixture(scope="session")

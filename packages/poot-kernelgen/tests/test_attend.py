@@ -6,13 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from poot_core import Target, UnsupportedError, dtype_by_name
+from poot_core import DeviceCaps, Target, UnsupportedError, dtype_by_name
 from poot_kernel import compile_kernels
 from poot_kernel.compile import CompileService
 from poot_kernelgen import AttendRequest, KvLayout, generate, reference
 
 Launch = Callable[..., None]
 RNG = np.random.default_rng(17)
+CAPS = DeviceCaps(
+    name="test", vector_bytes=16, subgroup_size=4, num_workers=1, shared_bytes=1 << 20,
+    memory_bytes=1 << 30,
+)  # fmt: skip
 # Scores are sums of up to 256 products of unit normals: f32 rounding of a sum of 256 terms and of
 # exponentials gives a few 1e-6 of values whose size is about 1.
 CLOSE = {"rtol": 1e-5, "atol": 5e-6}
@@ -171,10 +175,25 @@ def test_bits_do_not_depend_on_tile_batch_or_chunks(
     np.testing.assert_array_equal(case.run(launch, 16, pieces), whole)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"dtype": "f16"}, {"window": 20, "sinks": True, "heads": 3, "kv_heads": 1}, {"alibi": True},
+     {"softcap": 5.0, "dim": 20, "value_dim": 12}],
+    ids=str,
+)  # fmt: skip
+def test_gpu_schedules_match_and_their_bits_do_not_depend_on_tiles(
+    gpu: Launch, options: dict[str, Any]
+) -> None:
+    case = Case([(60, 9), (0, 3), (130, 1)], **{"heads": 4, "dim": 16, **options})
+    whole = case.run(gpu, 1)
+    np.testing.assert_allclose(whole, case.wanted(), **CLOSE)
+    np.testing.assert_array_equal(case.run(gpu, 8, [(0, 4), (4, 13)]), whole)
+
+
 def test_neon_compiles(service: CompileService) -> None:
     request = Case([(0, 4)], dtype="f16", query_tile=8).request
     target = Target("cpu", "aarch64", frozenset({"neon"}))
-    kernels = generate(request, target, None)  # type: ignore[arg-type]
+    kernels = generate(request, target, CAPS)
     for found in compile_kernels([k.function for k in kernels], target, service):
         assert found.data[:4] == b"\x7fELF"
 
@@ -186,4 +205,4 @@ def test_refusals() -> None:
         ({"split": 24, "block": 8}, "split 24 is no multiple of 16"),
     ):
         with pytest.raises(UnsupportedError, match=message):
-            generate(Case([(0, 4)], **options).request, target, None)  # type: ignore[arg-type]
+            generate(Case([(0, 4)], **options).request, target, CAPS)
