@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from llm_fakes import FakeEngine, greedy_answer
@@ -283,3 +284,32 @@ def test_starting_imports_no_more_than_it_needs() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     ).stdout
     assert out.splitlines() == ["False", "[]"]
+
+
+def test_fetched_models_are_listed_and_removed(capsys, monkeypatch) -> None:
+    from poot_llm.cli import _models
+    from poot_load import CachedModel
+
+    models = [
+        CachedModel(
+            name="own/er:a.gguf", path=Path("/hub/a.gguf"), nbytes=98_000_000, modified=1e9
+        ),
+        CachedModel(name="own/er", path=Path("/hub/er"), nbytes=5, modified=1.5e9),
+    ]
+    monkeypatch.setattr(_models, "list_cached", lambda: models)
+    monkeypatch.setattr(_models, "remove_cached", lambda name: {"own/er": 5}[name])
+    monkeypatch.setattr(_models, "resolve_model", lambda name: Path("/hub") / name)
+    assert run(capsys, "pull", "own/er") == (0, "/hub/own/er\n", "")
+    code, out, _ = run(capsys, "ls", "--json")
+    found = json.loads(out)["models"]
+    assert code == 0
+    assert [model["name"] for model in found] == ["own/er", "own/er:a.gguf"]
+    assert found[1] == {
+        "name": "own/er:a.gguf", "path": "/hub/a.gguf", "bytes": 98_000_000, "modified": 1e9
+    }  # fmt: skip
+    _, out, _ = run(capsys, "ls")
+    assert "own/er:a.gguf" in out
+    assert "98.0 MB" in out
+    assert run(capsys, "rm", "own/er") == (0, "own/er: 5 bytes freed\n", "")
+    monkeypatch.setattr(_models, "list_cached", list)
+    assert "poot pull" in run(capsys, "ls")[2]

@@ -16,7 +16,7 @@ from poot_llm._tokenizer import Tokenizer
 if TYPE_CHECKING:
     from poot_executor import Engine, EngineOptions
     from poot_llm._vocabulary import Vocabulary
-    from poot_load import Checkpoint
+    from poot_load import Checkpoint, DownloadProgress
     from poot_models import KVLayer, Model
 
 __all__ = [
@@ -86,8 +86,15 @@ class OpenedModel:
         return Vocabulary(self.tokenizer, self.engine.info.vocab_size, self.eos_token_ids)
 
 
-def open_model(path: str | Path, options: OpenOptions) -> OpenedModel:
+def open_model(
+    path: str | Path, options: OpenOptions, progress: DownloadProgress | None = None
+) -> OpenedModel:
     """Open a checkpoint on a device.
+
+    Args:
+        path: A path or a hub id.
+        options: What is asked.
+        progress: Told how a download goes; None leaves the hub's own bars on stderr.
 
     Raises:
         CheckpointError: If the checkpoint is malformed.
@@ -100,7 +107,7 @@ def open_model(path: str | Path, options: OpenOptions) -> OpenedModel:
     start = perf_counter()
     settings = Settings.from_environment()
     with ExitStack() as resources:
-        checkpoint, model = read_model(path)
+        checkpoint, model = read_model(path, progress)
         resources.callback(checkpoint.close)
         engine = open_engine(
             model.trace,
@@ -122,12 +129,14 @@ def open_model(path: str | Path, options: OpenOptions) -> OpenedModel:
         )
 
 
-def read_model(name: str | Path) -> tuple[Checkpoint, Model]:
+def read_model(
+    name: str | Path, progress: DownloadProgress | None = None
+) -> tuple[Checkpoint, Model]:
     """Return a checkpoint, to be closed by the caller, and its model, without any engine."""
     from poot_load import open_checkpoint, resolve_model
     from poot_models import load_family
 
-    checkpoint = open_checkpoint(resolve_model(name))
+    checkpoint = open_checkpoint(resolve_model(name, progress))
     try:
         return checkpoint, load_family(checkpoint)
     except BaseException:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from poot_llm._tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from poot_load import Checkpoint, TokenizerData
+    from poot_load import Checkpoint, DownloadProgress, TokenizerData
 
 __all__ = ["TextSide", "open_text", "read_tokenizer", "sampling_defaults"]
 
@@ -31,18 +31,19 @@ class TextSide:
     sampling_defaults: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-def open_text(name: str | Path) -> TextSide:
+def open_text(name: str | Path, progress: DownloadProgress | None = None) -> TextSide:
     """Read a checkpoint's tokenizer and sampling defaults, no weight and no engine.
 
     Args:
         name: A file, a directory or a hub id.
+        progress: Told how a download goes; None leaves the hub's own bars on stderr.
 
     Raises:
         CheckpointError: If the checkpoint is malformed.
     """
     from poot_load import open_checkpoint, resolve_model
 
-    with open_checkpoint(resolve_model(name)) as checkpoint:
+    with open_checkpoint(resolve_model(name, progress)) as checkpoint:
         return TextSide(
             tokenizer=read_tokenizer(checkpoint),
             sampling_defaults=sampling_defaults(checkpoint.generation_config),

@@ -55,6 +55,7 @@ _READ_BYTES = 1 << 18
 _PREPARATION_S = 10.0
 """Longest time that compiling one constraint may take before its request is refused."""
 
+_REPORT_S = 0.25
 _IDLE_MS = 1000
 """Idle time after which what the first constraint needs is built. It holds the GIL for a while, so it
 is done neither while loading nor when the first such request has come and others run."""
@@ -255,6 +256,23 @@ class _Compiling:
         self.until_s = until_s
 
 
+class _DownloadReport:
+    """Tells the server how a download goes, a few times a second."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._last_s = 0.0
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        """Take note of progress (``DownloadProgress``)."""
+        now_s = perf_counter()
+        if now_s - self._last_s > _REPORT_S or done == total:
+            self._last_s = now_s
+            is_done = done == total
+            stage = "loading and compiling" if is_done else f"fetching {what}"
+            self._connection.sendall(encode_frame(Loading(stage, done, total)))
+
+
 def serve(connection: socket.socket, options: EngineOptionsFrame, start_s: float) -> None:
     """Open the model, say so, and run until the server goes.
 
@@ -273,6 +291,7 @@ def serve(connection: socket.socket, options: EngineOptionsFrame, start_s: float
             max_step_tokens=options.max_step_tokens,
             kv_bytes=options.kv_bytes,
         ),
+        _DownloadReport(connection),
     )
     with opened.resources:
         info = opened.engine.info

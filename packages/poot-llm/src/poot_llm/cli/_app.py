@@ -18,7 +18,13 @@ app = typer.Typer(
     help="Run a language model on this machine. --debug after any command shows tracebacks.",
 )
 
-Model = Annotated[str, typer.Argument(help="A GGUF file or a directory of safetensors.")]
+Model = Annotated[
+    str, typer.Argument(help="A GGUF file, a directory of safetensors, or a hub id (see pull).")
+]
+HubModel = Annotated[
+    str,
+    typer.Argument(help="owner/name, owner/name:file.gguf, or owner/name:Q4_K_M.", metavar="MODEL"),
+]
 Backend = Annotated[str, typer.Option(help="auto, oracle or the name of a device.")]
 Precision = Annotated[
     Literal["auto", "f32"], typer.Option(help="auto (fastest of checked accuracy) or f32.")
@@ -176,6 +182,32 @@ def show(model: Model, context: Context = None, json: Json = False) -> None:
     from poot_llm.cli._show import run_show
 
     run_show(model, context=context, as_json=json)
+
+
+@app.command()
+def pull(model: HubModel) -> None:
+    """Fetch a model from the hub; every other command does so by itself."""
+    from poot_llm.cli._models import run_pull
+
+    run_pull(model)
+
+
+@app.command(name="ls")
+def list_models(json: Json = False) -> None:
+    """List the models that were fetched from the hub."""
+    from poot_llm.cli._models import run_list
+
+    run_list(as_json=json)
+
+
+@app.command(name="rm")
+def remove_models(
+    models: Annotated[list[str], typer.Argument(help="Names as ls shows them.")],
+) -> None:
+    """Delete fetched models from this machine."""
+    from poot_llm.cli._models import run_remove
+
+    run_remove(models)
 
 
 @app.command()
