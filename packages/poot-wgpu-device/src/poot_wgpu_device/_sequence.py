@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -118,6 +119,10 @@ class WgpuSequence:
         if self._uniform is not None:
             lib.wgpuBufferRelease(self._uniform)
             self._uniform = None
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # preparing failed half-way
+            self.release()
 
 
 class _Prepared:
