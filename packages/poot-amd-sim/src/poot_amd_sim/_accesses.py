@@ -14,7 +14,7 @@ from poot_amd_sim._operands import Location, locate, read_lanes, read_scalar
 from poot_amd_sim._program import Instruction
 from poot_amd_sim._state import SGPR_BASE, Waves
 
-__all__ = ["build_global", "build_local", "build_scalar_load"]
+__all__ = ["build_global", "build_local", "build_private", "build_scalar_load"]
 
 Step = Callable[[Waves], None]
 
@@ -264,7 +264,7 @@ def build_local(instruction: Instruction) -> Step:
             for number in range(len(offsets))
         ]
     else:
-        values = [_vector(text) for text in operands[1 : 1 + len(offsets)]]
+        values = [_vector(value) for value in operands[1 : 1 + len(offsets)]]
 
     def run(waves: Waves) -> None:
         data = waves.local.reshape(-1)
@@ -320,6 +320,59 @@ def _local_atomic(instruction: Instruction) -> Step:
             waves.issue("lds")
         else:
             _returned(waves, result, old, "lds")
+
+    return run
+
+
+# ---- scratch
+
+
+def build_private(instruction: Instruction) -> Step:
+    """Return the step of an access to an invocation's own scratch (scratch and buffer forms).
+
+    Raises:
+        UnknownInstruction: If its form is not known.
+    """
+    family, kind, form_name = instruction.name.split("_", 2)
+    text, operands, modifiers = str(instruction), instruction.operands, instruction.modifiers
+    if kind not in ("load", "store"):
+        raise UnknownInstruction(text)
+    form, offset = _form(form_name), int(modifiers.get("offset", "0"), 0)
+    size = form[0] * form[1]
+    if family == "scratch":
+        value, vector, scalar = (
+            (operands[0], operands[1], operands[2])
+            if kind == "load"
+            else (operands[1], operands[0], operands[2])
+        )
+    else:  # buffer: value, address or off, descriptor, scalar offset
+        value, vector, scalar = operands[0], operands[1], operands[3].removesuffix(" offen")
+        if "s" in scalar:  # the wave's own share, which lanes' private arrays have here by themselves
+            scalar = "off"
+    moved = None if vector == "off" else read_lanes(vector, "u")
+    base = None if scalar == "off" else read_lanes(scalar, "u")
+    place = _vector(value)
+
+    def run(waves: Waves) -> None:
+        room = waves.private.shape[2]
+        at = np.full((waves.num_selected, waves.lanes), offset, np.int64)
+        for part in (moved, base):
+            if part is not None:
+                at = at + np.asarray(part(waves)).astype(np.int64)
+        lanes = np.arange(waves.count * waves.lanes).reshape(waves.count, waves.lanes)
+        rows, inside = lanes[waves.selected][waves.mask], at[waves.mask]
+        if inside.size and (inside.min() < 0 or inside.max() + size > room):
+            raise SimulationFault(
+                f"{text}: {size} bytes at {int(inside.max())} of {room} bytes of scratch",
+                kind="bounds",
+            )
+        data, places = waves.private.reshape(-1), rows * room + inside
+        if kind == "load":
+            _fill(waves, place, data, places, form)
+            waves.issue("vm", _numbers(place, form[1]))
+        else:
+            _spill(waves, place, data, places, form)
+            waves.issue("vm" if waves.stores_in_vm else "vs")
 
     return run
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from poot_amd_sim._accesses import build_global, build_local, build_scalar_load
+from poot_amd_sim._accesses import build_global, build_local, build_private, build_scalar_load
 from poot_amd_sim._errors import UnknownInstruction
 from poot_amd_sim._lanes import build_permute
 from poot_amd_sim._matrix import build_matrix
@@ -43,6 +43,8 @@ class Code:
         is_barrier: Whether waves wait here for their workgroup.
         is_end: Whether waves end here.
         registers: Those it touches, by the numbers of wait checks.
+        loaded: Those of them that it loads and that return in order.
+        counter: Counts these loads.
     """
 
     text: str
@@ -51,8 +53,11 @@ class Code:
     is_barrier: bool
     is_end: bool
     registers: frozenset[int]
+    loaded: frozenset[int]
+    counter: str
 
 
+_IN_ORDER = re.compile(r"(global|scratch|buffer|flat)_load_\w+|ds_(load|read)\w*")
 _NOTHING = re.compile(
     r"s_(nop|clause|delay_alu|code_end|sendmsg|sleep|setprio|inst_prefetch|set_inst_prefetch\w*"
     r"|icache_inv|dcache_\w+|wait_alu|wait_expcnt|wait_idle|prefetch_inst\w*|setreg\w*"
@@ -93,11 +98,16 @@ def _code(program: Program, step: tuple[Instruction, ...]) -> Code:
     name = first.name
     text = f"{program.name}:{first.line}: " + " :: ".join(map(str, step))
     registers = registers_of(step)
+    loaded, counter = frozenset[int](), ""
+    if _IN_ORDER.fullmatch(name):
+        loaded = registers_of((Instruction(name, first.operands[:1], {}, first.line),))
+        counter = "lds" if name.startswith("ds_") else "vm"
 
     def code(run: Run | None = None, branch: Branch | None = None, **flags: bool) -> Code:
         return Code(
-            text, run, branch, flags.get("is_barrier", False), flags.get("is_end", False), registers
-        )
+            text, run, branch, flags.get("is_barrier", False), flags.get("is_end", False), registers,
+            loaded, counter,
+        )  # fmt: skip
 
     if name == "s_endpgm":
         return code(is_end=True)
@@ -134,6 +144,8 @@ def _plain(program: Program, step: tuple[Instruction, ...]) -> Run:
         return build_local(first)
     if name.startswith("global_"):
         return build_global(first)
+    if name.startswith(("scratch_", "buffer_")):
+        return build_private(first)
     if name.startswith(("v_wmma", "v_mfma")):
         return build_matrix(first, program.arch)
     if name.startswith("v_s_") or name.startswith("s_"):

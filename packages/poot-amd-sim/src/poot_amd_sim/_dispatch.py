@@ -185,6 +185,7 @@ class _Launch:
             count=len(flat), lanes=lanes, num_vectors=self.num_vectors,
             first_agpr=self.accumulators, group=owner, local=local, memory=self.memory, poison=rng,
             symbols=self.symbols, is_stores_in_vm=program.arch.startswith("gfx9"),
+            private_bytes=-(-program.descriptor.get("private_segment_fixed_size", 0) // 4) * 4,
         )  # fmt: skip
         lane = number[:, None] * lanes + np.arange(lanes)
         waves.put_lane_bits(126, lane < self.invocations)
@@ -282,7 +283,7 @@ class _Schedule:
         while True:
             step = code[place]
             if gang.maybe_pending and not gang.maybe_pending.isdisjoint(step.registers):
-                gang.check(step.registers, step.text)
+                gang.check(step.registers, step.text, step.loaded, step.counter)
             used += 1
             self.steps += 1
             if step.run is not None:

@@ -7,7 +7,7 @@ from poot_core import PootError
 __all__ = ["SimulationFault", "UnknownInstruction"]
 
 
-class SimulationFault(PootError, RuntimeError):
+class SimulationFault(PootError, AssertionError):
     """The program did what real hardware punishes with wrong results or a lost context.
 
     Attributes:
@@ -17,5 +17,5 @@ class SimulationFault(PootError, RuntimeError):
     kind: str = ""
 
 
-class UnknownInstruction(PootError, NotImplementedError):
+class UnknownInstruction(PootError, LookupError):
     """The interpreter does not know an instruction or a modifier; nothing is guessed."""

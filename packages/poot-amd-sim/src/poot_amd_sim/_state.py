@@ -29,6 +29,7 @@ class Waves:
         scc: (waves,) bool.
         active: (waves, lanes) bool, what EXEC holds.
         group: (waves,) workgroup of each wave within the LDS block.
+        private: (waves, lanes, bytes) u8, scratch of each invocation.
         local: (workgroups, bytes) u8, workgroup memory of all.
         selected: All waves as a slice, or the indices of some.
         mask: ``active`` of the selected.
@@ -38,7 +39,7 @@ class Waves:
     def __init__(
         self, *, count: int, lanes: int, num_vectors: int, first_agpr: int, group: NDArray[np.intp],
         local: NDArray[np.uint8], memory: Memory, poison: np.random.Generator, symbols: dict[str, int],
-        is_stores_in_vm: bool,
+        is_stores_in_vm: bool, private_bytes: int,
     ) -> None:  # fmt: skip
         # Poison is a NaN as f32, far outside of every buffer as an address, and differs by register.
         self.vectors = np.empty((num_vectors, count, lanes), np.uint32)
@@ -49,6 +50,7 @@ class Waves:
         self.scc = np.zeros(count, bool)
         self.active = np.ones((count, lanes), bool)
         self.group, self.local, self.memory, self.symbols = group, local, memory, symbols
+        self.private = np.full((count, lanes, max(4, private_bytes)), 0xC5, np.uint8)
         self.count, self.lanes = count, lanes
         self.lane_numbers = np.arange(lanes, dtype=np.uint32)
         self.pc = np.zeros(count, np.int64)
@@ -152,8 +154,16 @@ class Waves:
         known = self.arrived[counter][self.selected]
         self.arrived[counter][self.selected] = np.maximum(known, reached)
 
-    def check(self, registers: frozenset[int], text: str) -> None:
-        """Fault if an operation touches a register whose load was not waited for."""
+    def check(self, registers: frozenset[int], text: str, loaded: frozenset[int], own: str) -> None:
+        """Fault if an operation touches a register whose load was not waited for.
+
+        Args:
+            registers: What it reads or writes.
+            text: The operation.
+            loaded: What it loads: such loads return in order, so that it may follow one of its own
+                counter to the same register (the other half of it, say).
+            own: That counter.
+        """
         for register in self.maybe_pending & registers:
             settled = True
             for counter, held in self.pending.items():
@@ -162,6 +172,9 @@ class Waves:
                     continue
                 late = order > self.arrived[counter]
                 if late[self.selected].any():
+                    if counter == own and register in loaded:
+                        settled = False
+                        continue
                     kind = "s" if register >= SGPR_BASE else "v"
                     raise SimulationFault(
                         f"{text}: {kind}{register % SGPR_BASE} belongs to a load ({counter}) that "
