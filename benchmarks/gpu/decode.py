@@ -132,6 +132,32 @@ def decode(engine: Any, name: str, rows: int, context: int, *, details: bool) ->
         )
 
 
+def invariance(engine: Any, name: str, length: int = 203) -> None:
+    """Compare last logits of a prompt run whole, in pieces, beside others, and token by token."""
+    tokens = RNG.integers(0, engine.info.vocab_size, length).astype(np.int32)
+    most = min(length, engine.info.options.max_step_tokens)
+
+    def run(sequence: int, pieces: list[int], others: int = 0) -> np.ndarray:
+        start = 0
+        for size in pieces:
+            rows = [(sequence, start, size), *((1 + i, 100, 1) for i in range(others))]
+            step = step_of(engine, rows)
+            step.token_ids[:size] = tokens[start : start + size]
+            engine.forward(step)
+            start += size
+        return np.array(engine.logits()[0])
+
+    whole = run(0, [most, length - most] if length > most else [length])
+    ways = {
+        "pieces": run(0, [64, 100, length - 164]),
+        "tokens": run(0, [length - 20] + [1] * 20),
+        "others": run(
+            0, [length - 5] + [1] * 5, others=min(20, engine.info.options.max_sequences - 1)
+        ),
+    }
+    report(f"{name} invariance", **{k: float((v == whole).mean()) for k, v in ways.items()})
+
+
 def prefill(engine: Any, name: str, tokens: int, *, details: bool) -> None:
     step = step_of(engine, [(0, 0, tokens)])
     device = engine.runner.device
@@ -167,6 +193,7 @@ def main() -> int:
             tokens = max(options.prefill, 64)
             engine = open_random(name, options.backend, context=max(tokens, options.context + 64),
                                  rows=max(options.rows), tokens=tokens)  # fmt: skip
+            invariance(engine, name)
             for rows in options.rows:
                 decode(engine, name, rows, options.context, details=options.details)
             prefill(engine, name, tokens, details=options.details)

@@ -166,9 +166,13 @@ def plan(
         check=check,
     )
     if caps is not None:
-        from poot_kernelgen import weight_layout_for
+        from poot_kernelgen import query_tiles_for, weight_layout_for
 
-        chosen = replace(chosen, layout=partial(weight_layout_for, target=target, caps=caps))
+        chosen = replace(
+            chosen,
+            layout=partial(weight_layout_for, target=target, caps=caps),
+            query_tiles=query_tiles_for(target, caps),
+        )
     return compile_graph(trace(trace_options(options)), target, chosen)
 
 

@@ -25,6 +25,7 @@ from poot_kernelgen.requests import (
 
 if TYPE_CHECKING:
     from poot_kernelgen._generate import GeneratedKernel, generate
+    from poot_kernelgen.attention import query_tiles_for
     from poot_kernelgen.contraction import pack_table, packed_bytes, weight_layout_for
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "generate",
     "pack_table",
     "packed_bytes",
+    "query_tiles_for",
     "weight_layout_for",
 ]
 
@@ -56,6 +58,7 @@ _LAZY = {
     "generate": "poot_kernelgen._generate",
     "pack_table": "poot_kernelgen.contraction",
     "packed_bytes": "poot_kernelgen.contraction",
+    "query_tiles_for": "poot_kernelgen.attention",
     "weight_layout_for": "poot_kernelgen.contraction",
 }
 

@@ -130,15 +130,21 @@ class ControlBuilder(TileBuilder):
         *,
         unroll: int = 1,
         static: bool = False,
+        dealt: bool = False,
     ) -> Generator[LoopContext]:
-        """Count from lower to upper; without carried values no ``yield_`` is needed."""
+        """Count from lower to upper; without carried values no ``yield_`` is needed.
+
+        Turns of a ``dealt`` loop are independent: subgroups may share them.
+        """
         bounds = [self.index(lower), self.index(upper), self.index(step)]
         loop = LoopContext(self, carried)
         with self.inserting(loop.region):
             yield loop
         _close(loop.region, self)
         operands = [*bounds, *carried]
-        loop.results = self.op("for", operands, [loop.region], unroll=unroll, static=static)
+        loop.results = self.op(
+            "for", operands, [loop.region], unroll=unroll, static=static, dealt=dealt
+        )
 
     @contextmanager
     def foreach(

@@ -817,8 +817,9 @@ CONTROL_OPS: tuple[OpSpec, ...] = (
         _loop(3),
         1,
         "counted loop: body(index, carried...) yields carried; step is positive; static "
-        "asks for full unrolling and needs constant bounds",
-        {"unroll": 1, "static": False},
+        "asks for full unrolling and needs constant bounds; dealt says that turns are independent "
+        "and carry nothing, so that subgroups may share them",
+        {"unroll": 1, "static": False, "dealt": False},
     ),
     _control(
         "foreach",

@@ -1,5 +1,5 @@
 """Attention over paged keys and values: the main kernel over a work list, and the merge."""
 
-from poot_kernelgen.attention._requests import generate_attend
+from poot_kernelgen.attention._requests import generate_attend, query_tiles_for
 
-__all__ = ["generate_attend"]
+__all__ = ["generate_attend", "query_tiles_for"]

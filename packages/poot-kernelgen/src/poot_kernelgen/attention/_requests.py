@@ -9,10 +9,11 @@ from poot_kernelgen._answers import answer, entry_name, gpu_answer
 from poot_kernelgen._generate import GeneratedKernel
 from poot_kernelgen.attention._gpu import gpu_attend_kernel, gpu_blocking
 from poot_kernelgen.attention._main import attend_kernel
+from poot_kernelgen.attention._matrix import matrix_attend_kernel, suits_matrix_attention
 from poot_kernelgen.attention._merge import merge_kernel
 from poot_kernelgen.requests import AttendRequest, Request
 
-__all__ = ["generate_attend"]
+__all__ = ["generate_attend", "query_tiles_for"]
 
 _MERGE_THREADS = 64
 
@@ -38,10 +39,19 @@ def generate_attend(
 def _for_gpu(
     request: AttendRequest, target: Target, caps: DeviceCaps
 ) -> tuple[GeneratedKernel, ...]:
-    blocking = gpu_blocking(request, caps)
-    main = gpu_attend_kernel(request, blocking, entry_name("attend", (request, blocking), target))
+    if suits_matrix_attention(request, target, caps):
+        main = matrix_attend_kernel(request, entry_name("attend_matrix", request, target))
+    else:
+        blocking = gpu_blocking(request, caps)
+        name = entry_name("attend", (request, blocking), target)
+        main = gpu_attend_kernel(request, blocking, name)
     threads = max(caps.subgroup_size, min(_MERGE_THREADS, caps.max_workgroup))
     facts = (request.num_heads, request.value.head_dim, request.window, request.sinks,
              request.split, threads)  # fmt: skip
     merge = merge_kernel(request, entry_name("attend_merge", facts, target), threads)
     return gpu_answer(main), gpu_answer(merge, "merge")
+
+
+def query_tiles_for(target: Target, caps: DeviceCaps) -> tuple[int, int]:
+    """Return the most tokens of a work item: in a decode step, and in any other."""
+    return (1, 16) if caps.max_workgroup > 1 and "mma-k16" in target.features else (1, 8)

@@ -87,6 +87,8 @@ def _for(low: Lowering, op: Op) -> None:
         low.machine.assign(counter, low.arithmetic.add(index, step))
 
     low.machine.loop(lambda: low.machine.compare("lt", low.machine.read(counter), upper), turn)
+    if op.attributes.get("dealt"):
+        low.barrier()  # what turns left in workgroup memory
     for value, runtime in zip(op.results, carried.read(), strict=True):
         low.set(value, runtime)
 
@@ -187,7 +189,10 @@ def _ring(low: Lowering, op: Op) -> None:
     """Keep ``stages - 1`` loads in flight into a ring of slots."""
     machine, ops = low.machine, low.arithmetic
     carried, lower, upper, step = _begin(low, op)
-    stages = max(2, cast(int, op.attributes["stages"]))
+    stages = cast(int, op.attributes["stages"])
+    if stages == 1:
+        _in_turn(low, op, carried, (lower, upper, step))
+        return
 
     def issue(index: Register, slot: Register) -> None:
         inside = machine.compare("lt", index, upper)
@@ -215,6 +220,29 @@ def _ring(low: Lowering, op: Op) -> None:
         _compute(low, op, carried, Stage("use", slot, stages), index)
         machine.assign(reading, after(slot))
         machine.assign(writing, after(free))
+        machine.assign(counter, ops.add(index, step))
+
+    machine.loop(lambda: machine.compare("lt", machine.read(counter), upper), turn)
+    _end(low, op, carried)
+
+
+def _in_turn(
+    low: Lowering, op: Op, carried: Carried, bounds: tuple[Register, Register, Register]
+) -> None:
+    """Load, wait and compute, one turn after the other: the least memory."""
+    machine, ops = low.machine, low.arithmetic
+    lower, upper, step = bounds
+    zero = ops.word(0)
+    counter = _counter(low, lower)
+
+    def turn() -> None:
+        index = machine.read(counter)
+        _discard(_load(low, op, Stage("issue", zero, 1), index))
+        machine.async_commit()
+        machine.async_wait(0)
+        low.barrier()
+        _compute(low, op, carried, Stage("use", zero, 1), index)
+        low.barrier()
         machine.assign(counter, ops.add(index, step))
 
     machine.loop(lambda: machine.compare("lt", machine.read(counter), upper), turn)

@@ -10,7 +10,7 @@ from poot_core import UnsupportedError
 from poot_kernel.ir.core import Op, Region, Value
 from poot_kernel.ir.layouts import Layout
 from poot_kernel.ir.sizes import Size
-from poot_kernel.ir.types import ArrayType, TileType, TokenType
+from poot_kernel.ir.types import ArrayType, SharedType, TileType, TokenType
 from poot_kernel.targets.common.fragments import ceil_log2
 from poot_kernel.targets.common.lowering import Handler, Lowering
 from poot_kernel.targets.common.machine import Register
@@ -54,7 +54,7 @@ def global_tile(low: Lowering, op: Op, tile: TileType, first: int) -> MemoryTile
     """Return the tile that a copy or a store addresses; its indices start at operand ``first``."""
     pointer = low.get(op.operands[0])
     if not isinstance(pointer, Pointer):
-        raise UnsupportedError(f"{op.opcode!r} of workgroup memory is not lowered for GPUs yet")
+        return _workgroup_tile(low, op, tile, first)
     memory = pointer.memory
     indices = [low.index(value) for value in op.operands[first : first + memory.rank]]
     layout = op.attributes["layout"]
@@ -90,6 +90,22 @@ def global_tile(low: Lowering, op: Op, tile: TileType, first: int) -> MemoryTile
         "global", tile.dtype, tile.shape, base, tuple(found),
         tuple(bounds) if any(bounds) else (), known, address,
     )  # fmt: skip
+
+
+def _workgroup_tile(low: Lowering, op: Op, tile: TileType, first: int) -> MemoryTile:
+    """Return a tile of workgroup memory, which has constant extents."""
+    memory, base = cast("tuple[SharedType, Register]", low.get(op.operands[0]))
+    ops, size, rank = low.arithmetic, memory.dtype.itemsize, len(tile.shape)
+    if op.attributes["layout"] or op.attributes["bounds"] == "masked":
+        raise UnsupportedError(f"{op.opcode!r} of workgroup memory takes no layout and no mask")
+    steps = [cast(int, step.constant) * size for step in low.stride_sizes(memory)]
+    for value, step in zip(op.operands[first : first + memory.rank], steps, strict=True):
+        base = ops.add(ops.mul(ops.convert(low.index(value), base.dtype), step), base)
+    strides = tuple(
+        tuple(Stride(step << i) for i in range(ceil_log2(extent)))
+        for extent, step in zip(tile.shape, steps[-rank:], strict=True)
+    )
+    return MemoryTile("shared", tile.dtype, tile.shape, base, strides)
 
 
 def _alignment(low: Lowering, op: Op, memory: ArrayType, first: int, given: int) -> int:
@@ -146,6 +162,9 @@ def _copy(low: Lowering, op: Op) -> None:
     tile_type = found.tile if isinstance(found, TokenType) else found
     assert isinstance(tile_type, TileType)
     source = global_tile(low, op, tile_type, 1)
+    if source.space == "shared":
+        low.set(op.result, source)
+        return
     target = product_operands(low.kernel.body).get(op.result)
     staged = StagedCopy.of(low, op, source)
     is_worth = target is not None or tile_type.space == "shared"

@@ -18,6 +18,7 @@ from poot_kernel.targets.common.lanes import LANE_HANDLERS
 from poot_kernel.targets.common.lowering import Handler, Lowering, Products
 from poot_kernel.targets.common.machine import Machine, Register
 from poot_kernel.targets.common.maps import MAP_HANDLERS
+from poot_kernel.targets.common.rows import ROW_HANDLERS
 from poot_kernel.targets.common.solve import solve_layouts
 
 __all__ = ["DeviceKernel", "TensorMap", "default_threads", "lower_kernel", "parameter_dtypes"]
@@ -93,7 +94,7 @@ def _mma(low: Lowering, op: Op) -> None:
 
 HANDLERS: dict[str, Handler] = {
     **LANE_HANDLERS, **EXCHANGE_HANDLERS, **FAULT_HANDLERS, **COPY_HANDLERS, **MAP_HANDLERS,
-    **CONTROL_HANDLERS, "mma": _mma,
+    **CONTROL_HANDLERS, **ROW_HANDLERS, "mma": _mma,
 }  # fmt: skip
 
 

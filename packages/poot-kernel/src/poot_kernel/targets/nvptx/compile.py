@@ -18,6 +18,7 @@ from poot_kernel.targets.common.lower import (
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import FragmentProducts
 from poot_kernel.targets.nvptx.chunks import CHUNK, ChunkedProducts
+from poot_kernel.targets.nvptx.dealt import DealtProducts, most_turns, suits_dealt
 from poot_kernel.targets.nvptx.machine import REGION, PtxMachine, capability_of
 from poot_kernel.targets.nvptx.split import MAX_WARPS, SplitProducts, depth_of, suits_split
 from poot_kernel.targets.nvptx.warpgroup import (
@@ -63,7 +64,7 @@ def compile_ptx(
     overlaps = machine.capability >= 90
     products, count = _schedule(kernel, machine, arch, known, threads, overlaps=overlaps)
     is_specialised = isinstance(products, WarpgroupProducts)
-    machine.is_split = isinstance(products, SplitProducts)
+    machine.is_split = isinstance(products, SplitProducts | DealtProducts)
     parameters: list[str] = []
     arguments: list[Register] = []
     for number, (kind, dtype) in enumerate(parameter_dtypes(kernel)):
@@ -87,7 +88,7 @@ def compile_ptx(
     if is_specialised:
         launched += 128  # the loading warp's group
     elif machine.is_split:
-        launched *= MAX_WARPS
+        launched *= MAX_WARPS if isinstance(products, SplitProducts) else most_turns(kernel)
     lines = [
         f".version {_version(machine.capability)}",
         f".target {arch}",
@@ -124,10 +125,16 @@ def _schedule(
         return WarpgroupProducts(), 2 * warpgroup_rows(kernel)
     if threads is None and machine.has_async_copy and suits_split(kernel):
         return SplitProducts(overlaps=overlaps), machine.subgroup_size
+    if threads is None and suits_dealt(kernel):
+        return DealtProducts(overlaps=overlaps), machine.subgroup_size
     return ChunkedProducts(), threads or default_threads(kernel, machine.subgroup_size)
 
 
 def _split(kernel: KernelFunction, products: FragmentProducts) -> KernelSplit | None:
+    if isinstance(products, DealtProducts):
+        turns = most_turns(kernel)
+        each = -(-products.block_bytes // turns)
+        return KernelSplit(chunks=str(turns), max_subgroups=turns, partial_bytes=each)
     if not isinstance(products, SplitProducts):
         return None
     return KernelSplit(
