@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -173,6 +174,56 @@ def bench(
         batch=batch,
         as_json=json,
         options=_options(backend, precision, threads, context),
+    )
+
+
+@app.command(name="bench-serve")
+def bench_serve(
+    url: Annotated[str, typer.Argument(help="A server, such as http://127.0.0.1:8080.")],
+    requests: Annotated[int, typer.Option(min=1, help="Requests.")] = 100,
+    input_tokens: Annotated[
+        str,
+        typer.Option(help="Prompt lengths: 128, uniform:64:192, normal:128:32, lognormal:128:0.5."),
+    ] = "128",
+    output_tokens: Annotated[str, typer.Option(help="Answer lengths, written alike.")] = "128",
+    shared_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens that all prompts begin with, in addition.")
+    ] = 0,
+    request_rate: Annotated[
+        float | None, typer.Option(min=0.001, help="Requests a second; all at once without it.")
+    ] = None,
+    burstiness: Annotated[
+        float, typer.Option(min=0.01, help="1: Poisson arrivals; less: bursts; more: even.")
+    ] = 1.0,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Most requests under way.")] = None,
+    goodput: Annotated[
+        list[str] | None, typer.Option(help="Goal in milliseconds, such as ttft:500; repeatable.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Name that requests carry.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="Key that requests carry.")] = None,
+    seed: Annotated[int, typer.Option(help="Of lengths, tokens and arrivals.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Write distributions to this SVG file.")] = None,
+    json: Json = False,
+) -> None:
+    """Put a load on a server and measure what its clients see; figures as vllm bench serve has them."""
+    from poot_llm.cli._bench_serve import LoadOptions, run_bench_serve
+    from poot_llm.cli._load_client import Target
+
+    run_bench_serve(
+        Target(url=url, model=model, api_key=api_key),
+        LoadOptions(
+            num_requests=requests,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            shared_tokens=shared_tokens,
+            rate=request_rate,
+            burstiness=burstiness,
+            concurrency=concurrency,
+            seed=seed,
+        ),
+        goals=goodput or [],
+        as_json=json,
+        plot=plot,
     )
 
 
