@@ -85,6 +85,11 @@ class DeviceRunner:
 
     # --- running ---
 
+    def begin(self) -> None:
+        """Wait until a step that reads the slots in place is done; copies may be written at once."""
+        if self._host.is_in_place:
+            self.device.synchronize()
+
     def run(self, key: StepKey, sizes: Mapping[str, int]) -> None:
         """Run one step: one call of the device."""
         prepared = self._prepared.get(key)
@@ -256,6 +261,11 @@ class _HostMemory:
             arrays["work", number] for number in range(len(program.attention))
         ]
         self._status: dict[str, Int32] = {s: arrays["status", s] for s in ("T", "L")}
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether kernels read the very arrays that the host writes."""
+        return self._staging is None
 
     def argument(self, kind: str, name: str | int) -> BufferArgument:
         return BufferArgument(self._buffer, self._offsets[kind, name])

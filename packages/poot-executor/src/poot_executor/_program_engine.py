@@ -80,6 +80,7 @@ class ProgramEngine:
         num_tokens, num_logits = len(step.token_ids), len(step.logit_positions)
         num_rows = len(step.sequence_lengths)
         self._check(step, num_tokens, num_rows, num_logits)
+        self.runner.begin()
         slots = self.runner.slots
         slots["token_ids"][:num_tokens] = step.token_ids
         slots["positions"][:num_tokens] = step.positions

@@ -103,6 +103,10 @@ class Runner(Protocol):
         """Bytes of the pools."""
         ...
 
+    def begin(self) -> None:
+        """Wait until the arrays of ``slots`` and ``work`` may be written again."""
+        ...
+
     def run(self, key: StepKey, sizes: Mapping[str, int]) -> None:
         """Run one step."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -183,6 +184,20 @@ class VulkanDevice:
             sequence.release(recording)
             lib.vkDestroyQueryPool(context.handle, queries, api.ffi.NULL)
         return np.median(times, axis=0)
+
+    def time_replay(
+        self, prepared: PreparedSequence, sizes: Mapping[str, int], *, repeat: int = 20
+    ) -> float:
+        """Return the median seconds of running a recorded sequence, handing over and waiting too."""
+        self.capture(prepared, sizes)
+        self.synchronize()
+        times: list[float] = []
+        for _ in range(repeat):
+            start = time.perf_counter()
+            self.run(prepared, sizes)
+            self.synchronize()
+            times.append(time.perf_counter() - start)
+        return float(np.median(times))
 
     def read_bandwidth_gb_s(self, nbytes: int, *, repeat: int = 5) -> float:
         """Return how fast kernels read ``nbytes`` of random data, GB/s."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,21 @@ _LOCAL, _VISIBLE, _COHERENT, _CACHED = 1, 2, 4, 8
 _USAGE = 0x20000 | 0x20 | 0x1 | 0x2  # address, storage, transfer source and destination
 _STAGING_BYTES = 32 << 20
 _ALIGNMENT = 256
+_WRITABLE_BYTES = 4 << 20
+"""Buffers of up to so many bytes lie where the host writes to device memory, if there is such a place:
+what changes with every step then needs no copy. Reading there is slow."""
+_SMALL_READ = 1 << 16
+_READS_KEPT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Recorded commands that copy bytes of a buffer to where the host reads them."""
+
+    source: VulkanBuffer
+    target: VulkanBuffer
+    commands: Any
+    submit: Any
 
 
 class VulkanBuffer:
@@ -29,6 +46,7 @@ class VulkanBuffer:
         address: Where kernels find it.
         handle: Of Vulkan.
         mapped: Its bytes as the host sees them, or None.
+        writable: Its bytes where the host may only write, or None.
     """
 
     def __init__(
@@ -63,12 +81,17 @@ class VulkanBuffer:
         where = api.struct("VkBufferDeviceAddressInfo", buffer=self.handle)
         self.address = int(lib.vkGetBufferDeviceAddress(context.handle, where))
         self.mapped: Bytes | None = None
+        self.writable: Bytes | None = None
         if is_mapped:
             pointer = api.out("void*")
             mapped = lib.vkMapMemory(context.handle, self._block, 0, size, 0, pointer)
             api.check(mapped, f"mapping {label}")
             view: Any = api.ffi.buffer(pointer[0], size)
-            self.mapped = np.frombuffer(view, np.uint8)[:nbytes]
+            found = np.frombuffer(view, np.uint8)[:nbytes]
+            if kind.flags & _CACHED:
+                self.mapped = found
+            else:
+                self.writable = found
 
     def free(self) -> None:
         """Give the memory back once nothing runs; freeing twice is allowed."""
@@ -77,10 +100,11 @@ class VulkanBuffer:
         context = self._memory.context
         if context.handle is not None:
             self._memory.quiet()
+            self._memory.forget_reads(self)
             api = context.api
             api.lib.vkDestroyBuffer(context.handle, self.handle, api.ffi.NULL)
             api.lib.vkFreeMemory(context.handle, self._block, api.ffi.NULL)
-        self.handle, self.mapped = None, None
+        self.handle, self.mapped, self.writable = None, None, None
         self._memory.forget(self.kind, self.size)
         self._memory.live.discard(self)
 
@@ -106,6 +130,8 @@ class Memory:
         if local is None or staging is None:
             raise DeviceError(f"{context.adapter.name} has no memory that poot can use")
         self._local, self._host = local, staging
+        self._writable = None if self.is_shared else _pick(kinds, _LOCAL | _VISIBLE | _COHERENT)
+        self._reads: OrderedDict[tuple[int, int, int], _Read] = OrderedDict()
         self._used: dict[int, int] = {}
         self.live: set[VulkanBuffer] = set()
         self._staging: VulkanBuffer | None = None
@@ -121,10 +147,14 @@ class Memory:
         Raises:
             OutOfMemoryError: With ``bytes_asked`` and ``bytes_free``.
         """
-        buffer = VulkanBuffer(self, nbytes, label, kind=self._local, is_mapped=self.is_shared)
+        kind, is_mapped = self._local, self.is_shared
+        if self._writable is not None and nbytes <= _WRITABLE_BYTES:
+            kind, is_mapped = self._writable, True
+        buffer = VulkanBuffer(self, nbytes, label, kind=kind, is_mapped=is_mapped)
         self.live.add(buffer)
-        if buffer.mapped is not None:
-            buffer.mapped[:] = 0
+        visible = buffer.mapped if buffer.mapped is not None else buffer.writable
+        if visible is not None:
+            visible[:] = 0
         else:
             self._fill(buffer)
         return buffer
@@ -177,8 +207,9 @@ class Memory:
     def upload(self, buffer: VulkanBuffer, data: Bytes, offset: int) -> None:
         """Copy bytes into a buffer; work that was handed over before is finished first."""
         self.context.wait()
-        if buffer.mapped is not None:
-            buffer.mapped[offset : offset + data.nbytes] = data
+        visible = buffer.mapped if buffer.mapped is not None else buffer.writable
+        if visible is not None:
+            visible[offset : offset + data.nbytes] = data
             return
         staging = self._stage(data.nbytes)
         assert staging.mapped is not None
@@ -192,6 +223,8 @@ class Memory:
         self.context.wait()
         if buffer.mapped is not None:
             return buffer.mapped[offset : offset + nbytes].copy()
+        if nbytes <= _SMALL_READ:
+            return self._read(buffer, offset, nbytes)
         staging = self._stage(nbytes)
         assert staging.mapped is not None
         found = np.empty(nbytes, np.uint8)
@@ -201,6 +234,38 @@ class Memory:
             found[start : start + count] = staging.mapped[:count]
         return found
 
+    def _read(self, buffer: VulkanBuffer, offset: int, nbytes: int) -> Bytes:
+        """Copy a few bytes by commands that are recorded once: every step reads its results so."""
+        key = (buffer.address, offset, nbytes)
+        found = self._reads.get(key)
+        if found is None:
+            if len(self._reads) >= _READS_KEPT:
+                self._drop_read(self._reads.popitem(last=False)[1])
+            found = self._reads[key] = self._record_read(buffer, offset, nbytes)
+        self._reads.move_to_end(key)
+        self.context.submit(found.submit)
+        self.context.wait()
+        assert found.target.mapped is not None
+        return found.target.mapped[:nbytes].copy()
+
+    def _record_read(self, buffer: VulkanBuffer, offset: int, nbytes: int) -> _Read:
+        context, lib = self.context, self.context.api.lib
+        target = self.host_visible(nbytes, "results")
+        region = context.api.struct("VkBufferCopy", srcOffset=offset, size=nbytes)
+        commands = self._recorded(
+            lambda c: lib.vkCmdCopyBuffer(c, buffer.handle, target.handle, 1, region), once=False
+        )
+        return _Read(buffer, target, commands, context.submit_info([commands]))
+
+    def _drop_read(self, read: _Read) -> None:
+        self.context.free_commands(read.commands)
+        read.target.free()
+
+    def forget_reads(self, buffer: VulkanBuffer) -> None:
+        """Drop recorded copies from a buffer that is about to go."""
+        for key in [key for key, read in self._reads.items() if read.source is buffer]:
+            self._drop_read(self._reads.pop(key))
+
     def quiet(self) -> None:
         """Wait for all work; a lost device has none."""
         if not self.context.is_lost:
@@ -208,6 +273,8 @@ class Memory:
 
     def close(self) -> None:
         """Free every buffer."""
+        while self._reads:
+            self._drop_read(self._reads.popitem()[1])
         for buffer in list(self.live):
             buffer.free()
 
@@ -234,17 +301,22 @@ class Memory:
 
     def _once(self, emit: Any) -> None:
         """Record, run and await one command between barriers."""
+        context = self.context
+        commands = self._recorded(emit, once=True)
+        context.submit(context.submit_info([commands]))
+        context.wait()
+        context.free_commands(commands)
+
+    def _recorded(self, emit: Any, *, once: bool) -> Any:
         context, api = self.context, self.context.api
         commands = context.commands()
-        begin = api.struct("VkCommandBufferBeginInfo", flags=1)
+        begin = api.struct("VkCommandBufferBeginInfo", flags=int(once))
         api.check(api.lib.vkBeginCommandBuffer(commands, begin), "recording")
         _everything(context, commands)
         emit(commands)
         _everything(context, commands)
         api.check(api.lib.vkEndCommandBuffer(commands), "recording")
-        context.submit(context.submit_info([commands]))
-        context.wait()
-        context.free_commands(commands)
+        return commands
 
 
 def _everything(context: Context, commands: Any) -> None:
