@@ -90,7 +90,7 @@ def test_lanes_exchange_through_workgroup_memory_where_subgroups_vary():
     b.store(y, lane, b.subgroup_reduce(b.load(x, lane), "add"))
     kernel = b.finish()
     assert "subgroupShuffleXor" in compile_wgsl(kernel, caps=CAPS).code.decode()
-    code = compile_wgsl(kernel, caps=CAPS, has_subgroups=False).code.decode()
+    code = compile_wgsl(kernel, caps=CAPS, features=frozenset()).code.decode()
     assert "subgroup" not in code
     assert "var<workgroup> exchange: array<u32, 64>;" in code
 

@@ -72,9 +72,7 @@ class WgpuDevice:
             max_bytes=int(limits.maxStorageBufferBindingSize) // 16 * 16,
             alignment=int(limits.minStorageBufferOffsetAlignment),
         )
-        self.target = Target(
-            "wgpu", "wgsl", frozenset({"subgroups"} if self.habits.has_subgroups else set[str]())
-        )
+        self.target = Target("wgpu", "wgsl", self.habits.features)
         self.caps = DeviceCaps(
             name=adapter.name,
             vector_bytes=16,

@@ -59,6 +59,12 @@ class AdapterHabits:
     may_contract: bool
     is_fma_fused: bool
 
+    @property
+    def features(self) -> frozenset[str]:
+        """What generated code may count on, as ``Target`` names it."""
+        found = {"subgroups": self.has_subgroups, "fma": self.is_fma_fused}
+        return frozenset(name for name, holds in found.items() if holds)
+
 
 def probe_adapter(gpu: Gpu) -> AdapterHabits:
     """Run small shaders of several sizes.

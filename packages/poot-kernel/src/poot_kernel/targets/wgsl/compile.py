@@ -52,7 +52,7 @@ def _package(
     function: KernelFunction, target: Target, caps: DeviceCaps, service: CompileService
 ) -> KernelPackage:
     try:
-        return compile_wgsl(function, caps=caps, has_subgroups="subgroups" in target.features)
+        return compile_wgsl(function, caps=caps, features=target.features)
     except PootError:
         raise
     except Exception as error:
@@ -71,7 +71,7 @@ def compile_wgsl(
     caps: DeviceCaps,
     threads: int | None = None,
     multiples: Mapping[str, int] | None = None,
-    has_subgroups: bool = True,
+    features: frozenset[str] = frozenset({"subgroups"}),
 ) -> KernelPackage:
     """Return a kernel as a shader whose arguments are one u32 each in the uniform buffer of binding 0.
 
@@ -86,7 +86,8 @@ def compile_wgsl(
         caps: Subgroup size, workgroup memory and habits of the adapter.
         threads: Invocations of a workgroup; the kernel's own or chosen by its products without.
         multiples: What the caller promises of arguments, see ``Promises``.
-        has_subgroups: Whether the adapter's subgroups have the size that ``caps`` tells.
+        features: ``subgroups``: the adapter's subgroups have the size that ``caps`` tells; ``fma``:
+            its ``fma`` rounds once.
 
     Raises:
         UnsupportedError: If the kernel uses what WGSL or its generator does not have.
@@ -94,11 +95,14 @@ def compile_wgsl(
     _refuse_wide(kernel)
     count = threads or _threads(kernel, caps)
 
+    has_subgroups = "subgroups" in features
+
     def lowered(views: dict[int, View]) -> tuple[WgslMachine, int]:
         machine = WgslMachine(
             caps.subgroup_size, views,
             is_contracting=caps.may_contract, has_subgroups=has_subgroups,
         )  # fmt: skip
+        machine.is_fma_fused = "fma" in features
         machine.shared_limit = caps.shared_bytes - (0 if has_subgroups else 4 * count)
         return machine, _lower(kernel, machine, count, multiples or {})
 

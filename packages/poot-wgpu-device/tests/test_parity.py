@@ -1,0 +1,15 @@
+"""The whole parity table on this device."""
+
+from __future__ import annotations
+
+import pytest
+
+from poot_executor_parity import CASES, run_case
+
+pytestmark = pytest.mark.device
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_kernels_equal_the_oracle(case, settings):
+    outcome = run_case(case, "wgpu", settings)
+    assert outcome.is_equal, f"{outcome.error:.1e} is over {outcome.tolerance:.1e}"
