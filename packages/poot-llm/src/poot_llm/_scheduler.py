@@ -123,7 +123,7 @@ class Scheduler:
         """Tokens of waiting sequences and of prompts under way that are not computed yet."""
         if not self._prefilling:
             return self._queued_tokens
-        rows = [sequence.row for sequence in self._prefilling]
+        rows = [sequence.row for sequence in self._prefilling if sequence.row is not None]
         table = self._table
         return self._queued_tokens + int((table.length[rows] - table.computed[rows]).sum())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from poot_core import RequestError
 
 __all__ = ["Lengths", "arrivals_s", "prompts"]
 
-_Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
+_Draw = Callable[[np.random.Generator, int], NDArray[np.floating[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,9 @@ class Lengths:
                 case "fixed", [size]:
                     return lambda _, count: np.full(count, size)
                 case "uniform", [low, high] if 0 < low <= high:
-                    return lambda rng, count: rng.integers(int(low), int(high) + 1, count) * 1.0
+                    return lambda rng, count: rng.integers(int(low), int(high) + 1, count).astype(
+                        float
+                    )
                 case "normal", [mean, sigma] if sigma >= 0:
                     return lambda rng, count: rng.normal(mean, sigma, count)
                 case "lognormal", [median, sigma] if median > 0 and sigma >= 0:
