@@ -347,7 +347,9 @@ def build_private(instruction: Instruction) -> Step:
         )
     else:  # buffer: value, address or off, descriptor, scalar offset
         value, vector, scalar = operands[0], operands[1], operands[3].removesuffix(" offen")
-        if "s" in scalar:  # the wave's own share, which lanes' private arrays have here by themselves
+        if (
+            "s" in scalar
+        ):  # the wave's own share, which lanes' private arrays have here by themselves
             scalar = "off"
     moved = None if vector == "off" else read_lanes(vector, "u")
     base = None if scalar == "off" else read_lanes(scalar, "u")

@@ -114,10 +114,8 @@ def byte_selected(text: str, selector: str, kind: str) -> Reader:
         if signed:
             up = np.int32(32 - size)
             part = ((part.view(np.int32) << up) >> up).view(np.uint32)
-        if np.dtype(dtype).itemsize == 2:
-            found = part.astype(np.uint16).view(dtype)
-        else:
-            found = part.view(dtype)
+        narrow = np.dtype(dtype).itemsize == 2
+        found = (part.astype(np.uint16) if narrow else part).view(dtype)
         found = np.abs(found) if magnitude else found
         return -found if negate else found
 

@@ -24,17 +24,14 @@ def _signed(x: Any, bits: int) -> Any:
     return x.view(np.int32).astype(np.int64) if bits == 32 else x.view(np.int64)
 
 
-def _bitwise(name: str) -> Callable[[Any, Any], Any] | None:
-    return {
-        "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b,
-        "nand": lambda a, b: ~(a & b), "nor": lambda a, b: ~(a | b), "xnor": lambda a, b: ~(a ^ b),
-        "andn2": lambda a, b: a & ~b, "and_not1": lambda a, b: a & ~b,
-        "orn2": lambda a, b: a | ~b, "or_not1": lambda a, b: a | ~b,
-        "andn1": lambda a, b: ~a & b, "and_not0": lambda a, b: ~a & b,
-        "orn1": lambda a, b: ~a | b, "or_not0": lambda a, b: ~a | b,
-    }.get(name)  # fmt: skip
-
-
+_BITWISE: dict[str, Callable[[Any, Any], Any]] = {
+    "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b,
+    "nand": lambda a, b: ~(a & b), "nor": lambda a, b: ~(a | b), "xnor": lambda a, b: ~(a ^ b),
+    "andn2": lambda a, b: a & ~b, "and_not1": lambda a, b: a & ~b,
+    "orn2": lambda a, b: a | ~b, "or_not1": lambda a, b: a | ~b,
+    "andn1": lambda a, b: ~a & b, "and_not0": lambda a, b: ~a & b,
+    "orn1": lambda a, b: ~a | b, "or_not0": lambda a, b: ~a | b,
+}  # fmt: skip
 _RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "eq": np.equal, "lg": np.not_equal, "gt": np.greater, "ge": np.greater_equal, "lt": np.less,
     "le": np.less_equal,
@@ -69,7 +66,7 @@ def build_scalar(instruction: Instruction) -> Step:
         return _save_exec(instruction, match[1], int(match[2]))
     operation, _, kind = name.rpartition("_")
     bits = 64 if kind.endswith("64") else 32
-    if (function := _bitwise(operation)) and kind.startswith("b"):
+    if (function := _BITWISE.get(operation)) and kind.startswith("b"):
         return _binary(instruction, function, bits, is_logic=True)
     found = _MORE.get(name) or _MORE.get(operation)
     if found is None:
@@ -104,7 +101,7 @@ def _binary(
 
 
 def _save_exec(instruction: Instruction, name: str, bits: int) -> Step:
-    function, target = _bitwise(name), _target(instruction)
+    function, target = _BITWISE.get(name), _target(instruction)
     if function is None:
         raise UnknownInstruction(str(instruction))
     source = _read(instruction, 1, bits)

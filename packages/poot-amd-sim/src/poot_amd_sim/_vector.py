@@ -10,6 +10,7 @@ import numpy as np
 
 from poot_amd_sim._errors import UnknownInstruction
 from poot_amd_sim._floats import class_mask, div_fmas, div_scale, fma
+from poot_amd_sim._functions import dots
 from poot_amd_sim._lanes import byte_selected, lane_source
 from poot_amd_sim._operands import (
     Location,
@@ -21,7 +22,7 @@ from poot_amd_sim._operands import (
 )
 from poot_amd_sim._program import Instruction
 from poot_amd_sim._state import EXEC, VCC, Waves
-from poot_amd_sim._vector_table import ALIASES, OPERATIONS, mixed_dot
+from poot_amd_sim._vector_table import ALIASES, OPERATIONS
 
 __all__ = ["Compute", "build_vector"]
 
@@ -78,12 +79,12 @@ def build_vector(instruction: Instruction, arch: str) -> Compute:
     if found is None:
         raise UnknownInstruction(str(instruction))
     result, kinds, function = found
-    if "clamp" in instruction.modifiers and result not in "fh" and name not in _SATURATING:
-        if not name.startswith("dot4"):
-            raise UnknownInstruction(f"{instruction}: clamp of an integer")
+    saturates = name in _SATURATING or name.startswith("dot4")
+    if "clamp" in instruction.modifiers and result not in "fh" and not saturates:
+        raise UnknownInstruction(f"{instruction}: clamp of an integer")
     if name == "dot4_i32_iu8":
         signs = _bits(instruction.modifiers.get("neg_lo", "[0,0,0]"))
-        function = mixed_dot(4, bool(signs[0]), bool(signs[1]))
+        function = dots(4, bool(signs[0]), bool(signs[1]))
     if "clamp" in instruction.modifiers and name in _SATURATING:
         function = _SATURATING[name]
     operands = list(instruction.operands[1:])
@@ -121,11 +122,7 @@ def _sources(instruction: Instruction, operands: list[str], kinds: str) -> list[
             readers.append(byte_selected(text, selector, kind))
             continue
         high = bool(halves[number]) and _KINDS[kind] == 16
-        readers.append(
-            read_typed(
-                text.removesuffix("|") + "|" if text.endswith("|") else text, kind, high=high
-            )
-        )
+        readers.append(read_typed(text, kind, high=high))
     return readers
 
 
@@ -206,13 +203,18 @@ def _comparison(instruction: Instruction, relation: str, kind: str, *, is_exec: 
     target = EXEC if is_exec else _location(operands.pop(0)).index
     if relation == "class":
         value, mask = read_typed(operands[0], _COMPARED[kind]), read_lanes(operands[1], "u")
-        test = lambda w: class_mask(value(w), mask(w))  # noqa: E731 -- a reader like the others
+
+        def test(w: Waves) -> Any:
+            return class_mask(value(w), mask(w))
+
     else:
         function = _COMPARE.get(relation)
         if function is None or kind not in _COMPARED:
             raise UnknownInstruction(str(instruction))
         a, b = _sources(instruction, operands, _COMPARED[kind] * 2)
-        test = lambda w: function(a(w), b(w))  # noqa: E731 -- a reader like the others
+
+        def test(w: Waves) -> Any:
+            return function(a(w), b(w))
 
     def compute(waves: Waves) -> Callable[[], None]:
         found = test(waves) & waves.mask
@@ -228,7 +230,7 @@ def _select(instruction: Instruction, name: str) -> Compute:
     operands = instruction.operands
     kind = "t" if name.endswith("b16") else "u"
     a, b = _sources(instruction, list(operands[1:3]), kind * 2)
-    condition = read_mask(operands[3]) if len(operands) > 3 else (lambda w: w.lane_bits(VCC))
+    condition = read_mask(operands[3] if len(operands) > 3 else "vcc")
     write = _writer(instruction, kind, "")
 
     def compute(waves: Waves) -> Callable[[], None]:
@@ -312,7 +314,8 @@ def _division_multiply_add(instruction: Instruction, name: str) -> Compute:
     _ = name
 
     def compute(waves: Waves) -> Callable[[], None]:
-        value = div_fmas(*[read(waves) for read in readers], waves.lane_bits(VCC))
+        a, b, c = (read(waves) for read in readers)
+        value = div_fmas(a, b, c, waves.lane_bits(VCC))
         return lambda: write(waves, value)
 
     return compute
@@ -484,7 +487,8 @@ def _mixed_fma(instruction: Instruction, name: str) -> Compute:
 
     def compute(waves: Waves) -> Callable[[], None]:
         dtype = np.float32 if write is not None else np.float16
-        value = fma(*[read(waves) for read in readers], dtype)
+        a, b, c = (read(waves) for read in readers)
+        value = fma(a, b, c, dtype)
 
         def put() -> None:
             if write is not None:
