@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,9 +54,10 @@ def run(request, caps):
     """Run a kernel on arrays in place, with the adapter's subgroups or with virtual ones of 16."""
     has_subgroups = request.param == "subgroups"
     used = caps if has_subgroups else replace(caps, subgroup_size=16)
+    features = frozenset({"subgroups"} if has_subgroups else ())
 
     def run_one(function, *arguments, threads=None):
-        package = compile_wgsl(function, caps=used, threads=threads, has_subgroups=has_subgroups)
+        package = compile_wgsl(function, caps=used, threads=threads, features=features)
         GPU.run_shader(function, package, *arguments)
 
     run_one.subgroup_size = used.subgroup_size
@@ -314,3 +316,20 @@ def test_attention(run):
     wanted = weights / weights.sum(-1, keepdims=True) @ v.astype(np.float64)
     # Weights and results are rounded to bf16: 2**-9 relative each.
     assert relative(out, wanted) < 4e-3
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "exp", "log", "tanh", "erf"])
+def test_functions_are_as_exact_as_f32_allows(run, name):
+    b = IRBuilder("function", level="lane", grid=[64], workgroup_size=64)
+    x, y = b.array("x", f32, [4096]), b.array("y", f32, [4096], access="w")
+    index = b.add(b.mul(b.workgroup_id(), 64), b.convert(b.query("local_id"), i64))
+    b.store(y, index, b.unary(name, b.load(x, index)))
+    spread = {"sin": 30000.0, "cos": 30000.0, "exp": 80.0, "log": 50.0, "tanh": 5.0, "erf": 3.0}
+    data = RNG.uniform(-spread[name], spread[name], 4096).astype(np.float32)
+    data = np.abs(data) if name == "log" else data
+    found = np.zeros(4096, np.float32)
+    run(b.finish(), data, found)
+    exact = math.erf if name == "erf" else getattr(math, name)
+    wanted = np.array([exact(float(v)) for v in data])
+    # A few roundings of 2**-24; of the argument's reduction too, where fma rounds twice.
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=3e-7)

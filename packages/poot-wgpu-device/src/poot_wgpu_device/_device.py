@@ -18,7 +18,7 @@ from poot_wgpu_device._binding import BufferLimits
 from poot_wgpu_device._gpu import Gpu
 from poot_wgpu_device._kernel import PipelineMaker, WgpuKernel
 from poot_wgpu_device._memory import Memory, WgpuBuffer
-from poot_wgpu_device._probe import AdapterHabits, probe_adapter
+from poot_wgpu_device._probe import AdapterHabits, known_habits
 from poot_wgpu_device._read import READ_WORDS, read_kernel
 from poot_wgpu_device._sequence import WgpuSequence
 from poot_wgpu_device._steps import StepEncoder
@@ -62,9 +62,9 @@ class WgpuDevice:
         self._closed = True  # until it is open
         adapter = choose_adapter(list_adapters(), settings.device)
         self._gpu = Gpu(adapter)
-        self.habits: AdapterHabits = probe_adapter(self._gpu)
         self._owns_service = service is None
         self.service = service if service is not None else CompileService(settings)
+        self.habits: AdapterHabits = known_habits(self._gpu, self.service.cache)
         self._memory = Memory(self._gpu)
         limits = adapter.limits
         self._limits = BufferLimits(

@@ -79,6 +79,10 @@ class Machine(ABC):
     def fma(self, a: Register, b: Register, c: Register) -> Register:
         """Return a * b + c of f32, rounded once."""
 
+    def opaque(self, x: Register) -> Register:
+        """Return an f32 that the driver's compiler may not combine with what is done to it next."""
+        return x
+
     @abstractmethod
     def dot4(self, a: Register, b: Register, acc: Register, signs: tuple[bool, bool]) -> Register:
         """Return acc plus four byte products."""

@@ -74,6 +74,9 @@ class _Body:
         x, y = self._both(a, b)
         return self.machine.fma(x, y, self.real(c) if isinstance(c, int | float) else c)
 
+    def opaque(self, x: Register) -> Register:
+        return self.machine.opaque(x)
+
     def rint(self, x: Register) -> Register:
         return self.machine.unary("rint", x)
 
@@ -115,7 +118,7 @@ class _Body:
         upper = self.from_bits(self.word("and", self.bits(count), -(1 << 12)))
         lower = self.sub(count, upper)
         for a, b in ((upper, high), (lower, high), (upper, part - high), (lower, part - high)):
-            x = self.sub(x, self.mul(a, b))
+            x = self.opaque(self.sub(x, self.mul(a, b)))
         return x
 
     def scaled(self, value: Register, power: Register) -> Register:
@@ -130,7 +133,7 @@ class _Body:
 
 def _exp_core(body: _Body, x: Register) -> Register:
     count = body.rint(body.mul(x, 1 / math.log(2)))
-    rest = body.fma(count, -_LN2_HIGH, x)
+    rest = body.opaque(body.fma(count, -_LN2_HIGH, x))
     rest = body.fma(count, -_LN2_LOW, rest)
     return body.scaled(body.horner(rest, _EXP), count)
 
@@ -179,7 +182,7 @@ def _log1p_tail(body: _Body, f: Register) -> Register:
 def _log(body: _Body, x: Register) -> Register:
     power, f = _split(body, x)
     low = body.fma(power, _LN2_LOW, _log1p_tail(body, f))
-    value = body.fma(power, _LN2_HIGH, body.add(f, low))
+    value = body.fma(power, _LN2_HIGH, body.opaque(body.add(f, low)))
     return _log_edges(body, value, x)
 
 
@@ -189,7 +192,7 @@ def _log2(body: _Body, x: Register) -> Register:
     # log2(e) in two parts, so that f close to zero keeps all of its bits.
     main = float.fromhex("0x1.7154p0")
     small = body.mul(body.add(f, low), 1 / math.log(2) - main)
-    small = body.fma(low, main, small)
+    small = body.opaque(body.fma(low, main, small))
     value = body.fma(f, main, small)
     return _log_edges(body, body.add(power, value), x)
 

@@ -71,7 +71,7 @@ def compile_wgsl(
     caps: DeviceCaps,
     threads: int | None = None,
     multiples: Mapping[str, int] | None = None,
-    features: frozenset[str] = frozenset({"subgroups"}),
+    features: frozenset[str] = frozenset({"exact", "subgroups"}),
 ) -> KernelPackage:
     """Return a kernel as a shader whose arguments are one u32 each in the uniform buffer of binding 0.
 
@@ -87,7 +87,7 @@ def compile_wgsl(
         threads: Invocations of a workgroup; the kernel's own or chosen by its products without.
         multiples: What the caller promises of arguments, see ``Promises``.
         features: ``subgroups``: the adapter's subgroups have the size that ``caps`` tells; ``fma``:
-            its ``fma`` rounds once.
+            its ``fma`` rounds once; ``exact``: it leaves products and sums as they are written.
 
     Raises:
         UnsupportedError: If the kernel uses what WGSL or its generator does not have.
@@ -100,7 +100,8 @@ def compile_wgsl(
     def lowered(views: dict[int, View]) -> tuple[WgslMachine, int]:
         machine = WgslMachine(
             caps.subgroup_size, views,
-            is_contracting=caps.may_contract, has_subgroups=has_subgroups,
+            is_exact="exact" in features and not caps.may_contract,
+            has_subgroups=has_subgroups,
         )  # fmt: skip
         machine.is_fma_fused = "fma" in features
         machine.shared_limit = caps.shared_bytes - (0 if has_subgroups else 4 * count)

@@ -63,8 +63,8 @@ class WgslMachine(AtomMachine):
     Args:
         subgroup_size: Lanes, a power of two that every subgroup of the adapter has.
         views: How arrays are declared, by number; -1 is workgroup memory. Words without.
-        is_contracting: Whether the adapter joins a product and a sum of its own accord; products
-            that reach a sum are then hidden from it.
+        is_exact: Whether the adapter leaves products and sums as they are written; what it could
+            join or re-associate is else hidden from it.
         has_subgroups: Whether the adapter's subgroups have that size; lanes else exchange through
             workgroup memory.
 
@@ -77,13 +77,13 @@ class WgslMachine(AtomMachine):
 
     def __init__(
         self, subgroup_size: int, views: dict[int, View],
-        *, is_contracting: bool = False, has_subgroups: bool = True,
+        *, is_exact: bool = True, has_subgroups: bool = True,
     ) -> None:  # fmt: skip
         self.subgroup_size = subgroup_size
         self.has_subgroups = has_subgroups
         self.does_exchange = False
         self.atoms = vector_atoms(subgroup_size)
-        self.is_contracting = is_contracting
+        self.is_exact = is_exact
         self.uses: dict[int, ArrayUse] = {}
         self._views = views
         self._sections: dict[str, list[str]] = {"entry": [], "body": []}
@@ -92,6 +92,7 @@ class WgslMachine(AtomMachine):
         self._count = 0
         self._arrays: dict[str, int] = {}
         self._products: set[str] = set()
+        self._sums: dict[str, tuple[str, str]] = {}
         self._dtypes: dict[str, DType] = {}
         self.place: list[Register] = []
         self.grid: list[Register] = []
@@ -165,21 +166,32 @@ class WgslMachine(AtomMachine):
         if name in ("min", "max"):
             return self._nan_keeping(name, a, b)
         if name in ("add", "sub"):
-            a, b = self._apart(a), self._apart(b)
+            a, b = self._apart(a, b), self._apart(b, a)
         if name == "rem":
             return self.result(f"{a.code} % {b.code}", f32)
         found = self.result(f"{a.code} {_BINARY[name]} {b.code}", f32)
         if name == "mul":
             self._products.add(found.code)
+        elif name in ("add", "sub"):
+            self._sums[found.code] = (a.code, b.code)
         return found
 
     def _nan_keeping(self, name: str, a: Register, b: Register) -> Register:
         return self.result(f"{name}({a.code}, {b.code})", f32)
 
-    def _apart(self, x: Register) -> Register:
-        """Return a product in a form that the adapter cannot join with a sum."""
-        hidden = self.is_contracting and not self.is_contracted and x.code in self._products
-        if not hidden:
+    def _apart(self, x: Register, other: Register | None = None) -> Register:
+        """Return an operand of a sum in a form that the adapter cannot combine with it.
+
+        Products are joined with sums, and (a + b) - a becomes b.
+        """
+        cancels = other is not None and other.code in self._sums.get(x.code, ())
+        if self.is_contracted or not (cancels or x.code in self._products):
+            return x
+        return self.opaque(x)
+
+    def opaque(self, x: Register) -> Register:
+        """Return the same f32, of which the adapter's compiler knows nothing."""
+        if self.is_exact:
             return x
         # NOTE: ``p.zero`` is always 0, which the shader compiler does not know.
         return self.result(f"bitcast<f32>(bitcast<u32>({x.code}) | p.zero)", f32)
