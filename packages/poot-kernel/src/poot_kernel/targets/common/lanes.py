@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from collections.abc import Callable
 from typing import cast
 
 from poot_core import DType, UnsupportedError, boolean, u8, u32
-from poot_kernel.ir.core import Op
+from poot_kernel.ir.core import Op, Region
 from poot_kernel.ir.sizes import Size
 from poot_kernel.ir.types import SharedType, VectorType
 from poot_kernel.targets.common.control import Carried
@@ -176,8 +177,90 @@ def _store(low: Lowering, op: Op) -> None:
 
     if len(op.operands) > used + 1:
         low.machine.branch(low.scalar(op.operands[used + 1]), emit)
+    elif low.late is not None and _is_written_only(low.get(op.operands[0])):
+        low.late.append(emit)
     else:
         emit()
+
+
+def _is_written_only(memory: object) -> bool:
+    return isinstance(memory, Pointer) and memory.memory.access == "w"
+
+
+_MOST_TRIPS = 32
+_MOST_OPERATIONS = 60
+_TOGETHER = 8  # turns whose loads are in flight at once
+
+
+def _few_trips(
+    op: Op, lower: Register, upper: Register, size: int
+) -> tuple[int, Register | None, int] | None:
+    """Return turns, the end if the last one is partial, and the step; None to emit a loop.
+
+    Loops over a constant number of elements are written out where that is little code: the loads of
+    one turn then need not wait for those of the turn before.
+    """
+    if not isinstance(lower.literal, int) or not isinstance(upper.literal, int):
+        return None
+    operations = list(op.regions[0].walk())
+    total = upper.literal - lower.literal
+    trips = -(-total // size)
+    if trips < 2 or any(o.regions for o in operations):
+        return None
+    if min(trips, _MOST_TRIPS) * len(operations) > _MOST_TRIPS * _MOST_OPERATIONS:
+        return None
+    return trips, upper if total % size else None, size
+
+
+def _straight(
+    low: Lowering,
+    body: Region,
+    carried: Carried,
+    start: Register,
+    trips: tuple[int, Register | None, int],
+) -> None:
+    count, end, size = trips
+
+    def turn(index: Register) -> None:
+        carried.assign(low.region(body, [index, *carried.read()]))
+
+    def together(first: Register, turns: int) -> None:
+        # What only this kernel writes and never reads may be written after all loads.
+        low.late = []
+        for number in range(turns):
+            turn(low.arithmetic.add(first, number * size))
+        late, low.late = low.late, None
+        for emit in late:
+            emit()
+
+    whole = count if end is None else count - 1
+    groups = whole // _TOGETHER
+    done = 0
+    if whole > _MOST_TRIPS:
+        done = groups * _TOGETHER
+        _in_groups(low, start, groups, lambda at: together(at, _TOGETHER), _TOGETHER * size)
+    for first in range(done, whole, _TOGETHER):
+        at = low.arithmetic.add(start, first * size)
+        together(at, min(_TOGETHER, whole - first))
+    if end is not None:
+        last = low.arithmetic.add(start, whole * size)
+        low.machine.branch(low.machine.compare("lt", last, end), lambda: turn(last))
+
+
+def _in_groups(
+    low: Lowering, start: Register, groups: int, body: Callable[[Register], None], step: int
+) -> None:
+    machine, ops = low.machine, low.arithmetic
+    place = machine.variable(start)
+    left = machine.variable(ops.word(groups))
+
+    def turn() -> None:
+        at = machine.read(place)
+        body(at)
+        machine.assign(place, ops.add(at, step))
+        machine.assign(left, machine.binary("sub", machine.read(left), ops.word(1)))
+
+    machine.loop(lambda: machine.compare("gt", machine.read(left), ops.word(0)), turn)
 
 
 def _foreach(low: Lowering, op: Op) -> None:
@@ -188,6 +271,11 @@ def _foreach(low: Lowering, op: Op) -> None:
     size = low.threads if is_workgroup else low.machine.subgroup_size
     carried = Carried(low, body.arguments[1:], [low.get(v) for v in op.operands[2:]])
     start = low.arithmetic.add(lower, low.arithmetic.convert(lane, low.index_dtype))
+    if (trips := _few_trips(op, lower, upper, size)) is not None:
+        _straight(low, body, carried, start, trips)
+        for value, runtime in zip(op.results, carried.read(), strict=True):
+            low.set(value, runtime)
+        return
     counter = low.machine.variable(start)
 
     def turn() -> None:

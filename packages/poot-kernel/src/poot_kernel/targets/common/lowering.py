@@ -75,6 +75,7 @@ class Lowering:
         layouts: Solved layout of tile values, see ``solve_layouts``.
         shared_bytes: Shared memory allocated so far.
         stage: What copies that feed products do now: see ``Stage``.
+        late: Collects stores that may wait for the loads of neighbouring turns, or None.
         place: Coordinates of the workgroup where a schedule loops over them.
     """
 
@@ -97,6 +98,7 @@ class Lowering:
         self.layouts: dict[Value, Fragment] = {}
         self.shared_bytes = 0
         self.stage: CopyStage | None = None
+        self.late: list[Callable[[], None]] | None = None
         self.sizes: dict[str, Register] = {}
         self.place: tuple[Register, ...] | None = None
         self._values: dict[Value, object] = {}
