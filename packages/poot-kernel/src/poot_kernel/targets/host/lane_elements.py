@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poot_core import DType, bf16, f32, i32
+from poot_core import DType, bf16, f32
 from poot_kernel.ir import Op, ScalarType, Value, VectorType
 from poot_kernel.targets.host.lane_context import LaneContext, Lowering
 from poot_kernel.targets.host.lane_values import (
@@ -431,34 +431,6 @@ def _assume(ctx: LaneContext, op: Op) -> None:
     ctx.held[op.result] = ctx.held[op.operands[0]]
 
 
-def _dot4(ctx: LaneContext, op: Op) -> None:
-    a, b, acc = op.operands
-    varying = ctx.is_varying(a, b, acc)
-    lanes = ctx.lanes if varying else 1
-    count = element_count(a.type) * lanes
-    w = ctx.w
-    words, quads, wide = vector_type("i32", count), f"<{4 * count} x i8>", f"<{4 * count} x i32>"
-    products: list[str] = []
-    for value, flag in ((a, "a_signed"), (b, "b_signed")):
-        held = ctx.register(value, varying=varying)
-        lanes_of_bytes = w.emit(f"bitcast {words} {held} to {quads}")
-        extend = "sext" if op.attributes[flag] else "zext"
-        products.append(w.emit(f"{extend} {quads} {lanes_of_bytes} to {wide}"))
-    product = w.emit(f"mul {wide} {products[0]}, {products[1]}")
-    total = ctx.register(acc, varying=varying)
-    for byte in range(4):
-        if count == 1:
-            part = w.emit(f"extractelement {wide} {product}, i64 {byte}")
-        else:
-            order = ", ".join(f"i32 {4 * at + byte}" for at in range(count))
-            part = w.emit(
-                f"shufflevector {wide} {product}, {wide} poison, <{count} x i32> <{order}>"
-            )
-        total = w.emit(f"add {words} {total}, {part}")
-    assert _dtype(acc) is i32
-    _result(ctx, op, total, varying)
-
-
 ELEMENTS: dict[str, Lowering] = {
     "constant": _constant,
     "fma": _fma,
@@ -471,7 +443,6 @@ ELEMENTS: dict[str, Lowering] = {
     "extract": _extract,
     "vector_reduce": _vector_reduce,
     "assume_multiple": _assume,
-    "dot4": _dot4,
     **dict.fromkeys(
         ("add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "mul_high", "and", "or",
          "xor", "shl", "shr"), _binary

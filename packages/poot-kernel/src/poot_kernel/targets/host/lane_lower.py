@@ -6,6 +6,7 @@ from poot_core import Target
 from poot_kernel.ir import ArrayType, KernelFunction, ScalarType
 from poot_kernel.targets.host.lane_context import LaneContext
 from poot_kernel.targets.host.lane_control import CONTROL
+from poot_kernel.targets.host.lane_dots import DOTS
 from poot_kernel.targets.host.lane_elements import ELEMENTS
 from poot_kernel.targets.host.lane_groups import GROUPS
 from poot_kernel.targets.host.lane_memory import MEMORY
@@ -13,7 +14,7 @@ from poot_kernel.targets.host.lane_values import Held, memory_type
 
 __all__ = ["lower_lane_kernel"]
 
-_TABLE = {**ELEMENTS, **MEMORY, **GROUPS, **CONTROL}
+_TABLE = {**ELEMENTS, **DOTS, **MEMORY, **GROUPS, **CONTROL}
 
 
 def lower_lane_kernel(kernel: KernelFunction, target: Target) -> str:
