@@ -27,14 +27,15 @@ class Case:
 
     def __init__(
         self, contexts: list[tuple[int, int]], *, heads: int = 6, kv_heads: int = 2, dim: int = 64,
-        value_dim: int | None = None, block: int = 16, dtype: str = "f32", **options: Any,
+        value_dim: int | None = None, block: int = 16, dtype: str = "f32", pairs: bool = False,
+        **options: Any,
     ) -> None:  # fmt: skip
         """``contexts`` holds, for each sequence, its first position and its tokens."""
         key = KvLayout(
-            role="key", num_kv_heads=kv_heads, head_dim=dim, block_size=block, dtype=dtype
+            role="key", num_kv_heads=kv_heads, head_dim=dim, block_size=block, dtype=dtype, pairs=pairs
         )
         value = KvLayout(role="value", num_kv_heads=kv_heads, head_dim=value_dim or dim,
-                         block_size=block, dtype=dtype)  # fmt: skip
+                         block_size=block, dtype=dtype, pairs=pairs)  # fmt: skip
         options = {"split": 64, **options}
         self.request = AttendRequest(
             num_heads=heads, key=key, value=value, scale=dim**-0.5, **options
@@ -53,7 +54,12 @@ class Case:
         for row, end in enumerate(ends):
             block_id, offset = self.tables[row, end // block], end % block
             self.pools[0][block_id, :, :, offset:] = np.nan
-            self.pools[1][block_id, :, offset:, :] = np.nan
+            if pairs:
+                self.pools[1][block_id, :, -(-offset // 2) :] = np.nan
+                if offset % 2:
+                    self.pools[1][block_id, :, offset // 2, :, 1] = np.nan
+            else:
+                self.pools[1][block_id, :, offset:, :] = np.nan
         self.positions = np.concatenate([np.arange(s, s + n) for s, n in contexts]).astype(np.int32)
         self.rows = np.repeat(np.arange(len(contexts)), [n for _, n in contexts]).astype(np.int32)
         tokens = len(self.rows)
@@ -150,6 +156,29 @@ def test_masks_and_score_changes(launch: Launch, options: dict[str, Any]) -> Non
     np.testing.assert_allclose(case.run(launch, 5), case.wanted(), **CLOSE)
 
 
+PAIRS: dict[str, Any] = {"dtype": "bf16", "pairs": True}
+
+
+def assert_close_pairs(found: np.ndarray, wanted: np.ndarray) -> None:
+    """Compare, allowing for weights that f32 rounding moved over a step of bf16 (2**-8 of them)."""
+    distance = np.abs(found - wanted)
+    assert np.quantile(distance, 0.99) < 2e-5
+    assert distance.max() < 4e-3
+
+
+@pytest.mark.parametrize("tile", [1, 3, 8])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"window": 33}, {"softcap": 5.0, "sinks": True}, {"alibi": True, "window": 20},
+     {"heads": 4, "kv_heads": 1, "dim": 256}, {"heads": 14, "block": 32},
+     {"heads": 8, "kv_heads": 8, "dim": 80}, {"heads": 5, "kv_heads": 1, "dim": 72, "value_dim": 40}],
+    ids=str,
+)  # fmt: skip
+def test_pools_of_pairs(launch: Launch, options: dict[str, Any], tile: int) -> None:
+    case = Case([(0, 75), (150, 30), (129, 1), (0, 1), (63, 2)], **PAIRS, **options)
+    assert_close_pairs(case.run(launch, tile), case.wanted())
+
+
 @pytest.mark.parametrize("tile", [1, 8])
 def test_scores_far_apart(launch: Launch, tile: int) -> None:
     """Weights down to and below the smallest numbers; scores of some hundreds round at 1e-5."""
@@ -161,13 +190,14 @@ def test_scores_far_apart(launch: Launch, tile: int) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"window": 40, "sinks": True}, {"split": 128}, {"heads": 14, "block": 32}],
+    [{}, {"window": 40, "sinks": True}, {"split": 128}, {"heads": 14, "block": 32}, PAIRS,
+     {"window": 41, **PAIRS}],
     ids=str,
-)
+)  # fmt: skip
 def test_bits_do_not_depend_on_tile_batch_or_chunks(
     launch: Launch, options: dict[str, Any]
 ) -> None:
-    case = Case([(0, 150), (77, 9), (64, 1)], dtype="f16", **options)
+    case = Case([(0, 150), (77, 9), (64, 1)], **{"dtype": "f16", **options})
     whole = case.run(launch, 1)
     for tile in (3, 16):
         np.testing.assert_array_equal(case.run(launch, tile), whole)

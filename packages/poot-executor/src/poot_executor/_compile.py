@@ -134,15 +134,15 @@ def compile_graph(graph: Graph, target: Target, options: PlanOptions | None = No
     planned, launches = None, None
     if options.repeat_layers:
         short, runs = collapse(graph)
-        planned = _schedule(rewrite(short, passes, check=options.check), options)
+        planned = _schedule(rewrite(short, passes, check=options.check), target, options)
         launches = expand(planned.launches, planned.temps, runs)
     if planned is None or launches is None:
-        planned = _schedule(rewrite(graph, passes, check=options.check), options)
+        planned = _schedule(rewrite(graph, passes, check=options.check), target, options)
         launches = planned.launches
     return _program(graph, target, options, planned, launches)
 
 
-def _schedule(graph: Graph, options: PlanOptions) -> Schedule:
+def _schedule(graph: Graph, target: Target, options: PlanOptions) -> Schedule:
     max_splits = -(-options.context_tokens // options.split)
     return schedule(
         graph,
@@ -151,6 +151,7 @@ def _schedule(graph: Graph, options: PlanOptions) -> Schedule:
             query_tiles=options.query_tiles,
             split=options.split,
             max_splits=max_splits,
+            kv_pairs="avx512bf16" in target.features,
         ),
     )
 

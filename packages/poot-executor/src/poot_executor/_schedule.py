@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poot_core import DType, UnsupportedError, f32
+from poot_core import DType, UnsupportedError, bf16, f32
 from poot_executor._planned import Operand, PlannedLaunch, Temp
 from poot_executor._rewrite import attribute, leading_symbol, refuse, static_shape
 from poot_executor._row_builder import RowBuilder
@@ -52,12 +52,14 @@ class ScheduleOptions:
         query_tiles: Tokens of an attention work item: of a decode step, of any other.
         split: Keys of an attention split.
         max_splits: Most splits that the keys of one token span.
+        kv_pairs: Whether pools of bf16 keep pairs side by side for the target's products of such.
     """
 
     layout: Callable[[str], WeightLayout]
     query_tiles: tuple[int, int] = (1, 8)
     split: int = 256
     max_splits: int = 8
+    kv_pairs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,6 +395,7 @@ class _Scheduler:
             head_dim=dim,
             block_size=block_size,
             dtype=value.dtype.name,
+            pairs=self.options.kv_pairs and value.dtype is bf16 and dim % 2 == block_size % 2 == 0,
         )
         known = self.states.setdefault(value.name, (layout, blocks))
         if known[0] != layout:

@@ -225,6 +225,10 @@ class KvLayout:
 
     ``key``: [block][kv head][dim][token in block], so that scores of neighbouring keys fill a vector.
     ``value``: [block][kv head][token in block][dim].
+    With ``pairs`` the two factors of neighbours that a product sums lie side by side, as instructions
+    over pairs take them: ``key`` [block][kv head][dim / 2][token][2], ``value``
+    [block][kv head][token / 2][dim][2]. Attention over such pools rounds scaled queries to bf16 and
+    drops the bits of softmax weights that bf16 has not.
 
     Attributes:
         role: ``key`` or ``value``.
@@ -232,6 +236,7 @@ class KvLayout:
         head_dim: Elements of one head.
         block_size: Tokens of one block.
         dtype: Element type in the pool: ``f32``, ``f16`` or ``bf16``.
+        pairs: Whether pairs lie side by side; bf16 alone, dims and block size are even.
     """
 
     role: Literal["key", "value"]
@@ -239,6 +244,12 @@ class KvLayout:
     head_dim: int
     block_size: int
     dtype: str
+    pairs: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pairs:
+            assert self.dtype == "bf16"
+            assert self.head_dim % 2 == self.block_size % 2 == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,9 @@ The arithmetic of a (query token, split) does not depend on the tile it is compu
 ascending chain over the dims; the maximum is that of the whole split; exponentials are summed by
 ``key % lanes`` ascending and then by halving; a weighted value is one ascending chain over the keys.
 Keys that another token of the tile needs are masked to a weight of 0, which changes no bit.
+
+Pools of pairs are read as 32-bit words, each of which is one step of such a chain: a pair of dims of
+scaled queries rounded to bf16, a pair of keys of weights cut to bf16.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from poot_core import Target, dtype_by_name, f32, i32, i64
+from poot_core import DType, Target, bf16, dtype_by_name, f32, i32, i64, u8, u16, u32
 from poot_kernel import IRBuilder, KernelFunction, Value
 from poot_kernelgen.attention._exponential import LOG2_E, power_of_two
 from poot_kernelgen.attention._shape import Blocking, choose_blocking
@@ -44,10 +47,12 @@ class _Main:
     def __init__(self, request: AttendRequest, blocking: Blocking, name: str) -> None:
         self.request, self.k = request, blocking
         heads, key, value = request.num_heads, request.key, request.value
+        self.pairs = key.pairs
+        self.unit = 2 if key.pairs else 1  # elements of one index of a pool
         b = self.b = IRBuilder(name, level="lane", grid=["items", key.num_kv_heads])
         self.queries = b.array("queries", f32, [None, heads, key.head_dim])
-        self.keys = b.array("keys", dtype_by_name(key.dtype), [None], alignment=64)
-        self.values = b.array("values", dtype_by_name(value.dtype), [None], alignment=64)
+        self.keys = b.array("keys", self._stored(key.dtype), [None], alignment=64)
+        self.values = b.array("values", self._stored(value.dtype), [None], alignment=64)
         self.positions = b.array("positions", i32, [None])
         self.rows = b.array("rows", i32, [None])
         self.tables = b.array("tables", i32, [None, "table_blocks"])
@@ -60,10 +65,16 @@ class _Main:
         self.num_parts = b.scalar("parts")
         self.result = b.array("result", f32, [None, heads, value.head_dim], access="w")
 
+    def _stored(self, dtype: str) -> DType:
+        return u32 if self.pairs else dtype_by_name(dtype)
+
     def build(self) -> KernelFunction:
         b, k, request = self.b, self.k, self.request
-        self.staged = b.shared_alloc(f32, [k.chunk, request.key.head_dim])
+        staged = u32 if self.pairs else f32
+        self.staged = b.shared_alloc(staged, [k.chunk, request.key.head_dim // self.unit])
         self.scores = b.shared_alloc(f32, [k.chunk, k.stride])
+        if self.pairs:
+            self.weights = b.shared_alloc(u8, [k.chunk * k.stride * bf16.itemsize])
         self.sums = b.shared_alloc(f32, [k.chunk, 2])
         self.mixed = b.shared_alloc(f32, [k.chunk, request.value.head_dim])
         item, self.kv_head = b.workgroup_id(0), b.workgroup_id(1)
@@ -120,11 +131,7 @@ class _Main:
     def _chunk(self, span: _Span) -> None:
         b = self.b
         with b.for_(0, span.num_rows) as loop:
-            row = b.add(span.first_row, loop.index)
-            token, head = self._token(row), self._head(row)
-            with b.foreach(0, self.request.key.head_dim) as dims:
-                element = b.load(self.queries, [token, head, dims.index])
-                b.store(self.staged, [loop.index, dims.index], b.mul(element, self._query_factor()))
+            self._stage(b.add(span.first_row, loop.index), loop.index)
         self._score(span)
         with b.for_(0, span.num_rows) as loop:
             if self.request.softcap is not None or self.request.alibi:
@@ -139,18 +146,35 @@ class _Main:
         with b.for_(0, span.num_rows) as loop:
             self._finish(span, loop.index)
 
+    def _stage(self, row: Value, index: Value) -> None:
+        """Keep a row's scaled query, as pairs of bf16 if products take such."""
+        b, factor, unit = self.b, self._query_factor(), self.unit
+        token, head = self._token(row), self._head(row)
+        with b.foreach(0, self.request.key.head_dim // unit) as dims:
+            parts = [
+                b.mul(b.load(self.queries, [token, head, b.add(b.mul(dims.index, unit), half)]), factor)
+                for half in range(unit)
+            ]
+            if self.pairs:
+                low, high = (b.convert(b.bitcast(b.convert(x, bf16), u16), u32) for x in parts)
+                parts = [b.or_(low, b.shl(high, b.constant(16, u32)))]
+            b.store(self.staged, [index, dims.index], parts[0])
+
     def _block_start(self, block: Value, elements: int) -> Value:
         """Return where this kv head's part of a block of a pool starts."""
         b = self.b
         found = self._integer(self.tables, [self.table_row, block])
         place = b.add(b.mul(found, self.request.key.num_kv_heads), self.kv_head)
-        return b.mul(place, elements)
+        return b.mul(place, elements // self.unit)
 
     def _splat(self, x: Value, count: int) -> Value:
         return x if count == 1 else self.b.splat(x, count)
 
     def _widen(self, x: Value) -> Value:
-        return self.b.convert(x, f32)
+        return x if self.pairs else self.b.convert(x, f32)
+
+    def _add_product(self, x: Value, y: Value, total: Value) -> Value:
+        return self.b.dot2(x, y, total, bf16) if self.pairs else self.b.fma(x, y, total)
 
     # ---- scores
 
@@ -199,14 +223,14 @@ class _Main:
     ) -> None:
         """Store the scores of a vector of keys of some blocks; fetch values of ``num_ahead`` keys."""
         b, k, layout = self.b, self.k, self.request.key
-        tokens, dim = layout.block_size, layout.head_dim
-        starts = [self._block_start(block, dim * tokens) for block in blocks]
+        tokens, dim = layout.block_size, layout.head_dim // self.unit
+        starts = [self._block_start(block, layout.head_dim * tokens) for block in blocks]
         zero = self._splat(b.constant(0.0), k.key_count)
         unroll = 1 if k.chunk >= 8 else 4  # many rows hide the loop; compiling them takes time
         with b.for_(0, dim, 1, [zero] * (k.chunk * len(blocks)), unroll=unroll) as dims:
             offset = b.add(b.mul(dims.index, tokens), lane)
             for start in ahead:  # a share of the block with each step
-                share = num_ahead * self.request.value.head_dim // dim
+                share = num_ahead * self.request.value.head_dim // (dim * self.unit)
                 b.prefetch(self.values, b.add(start, b.mul(dims.index, share)))
             dims.yield_(*self._score_step(starts, offset, dims.index, dims.carried))
         for step, place in enumerate(places):
@@ -225,7 +249,8 @@ class _Main:
         starts = [self._block_start(block, value.block_size * value.head_dim) for block in blocks]
         if first is None:
             return starts
-        return [b.add(start, b.mul(first, value.head_dim)) for start in starts]
+        offset = b.floordiv(b.mul(first, value.head_dim), self.unit)
+        return [b.add(start, offset) for start in starts]
 
     def _fetch_next_keys(self, key: Value) -> None:
         """Fetch keys of the next item while the values of this one are summed."""
@@ -233,13 +258,14 @@ class _Main:
         if not self._is_alone():
             return
         tokens, dim = layout.block_size, layout.head_dim
+        words = dim // self.unit
         place = b.add(self.next_key, b.sub(key, self.first_key))
         block = b.minimum(b.floordiv(place, tokens), self.next_last_block)
         found = self._integer(self.tables, [self.next_row, block])
-        start = b.mul(b.add(b.mul(found, layout.num_kv_heads), self.kv_head), dim * tokens)
-        start = b.add(start, b.mul(b.mod(place, tokens), dim))
-        line = 64 // dtype_by_name(layout.dtype).itemsize
-        for step in range(0, dim, line):
+        start = b.mul(b.add(b.mul(found, layout.num_kv_heads), self.kv_head), words * tokens)
+        start = b.add(start, b.mul(b.mod(place, tokens), words))
+        line = 64 // self._stored(layout.dtype).itemsize
+        for step in range(0, words * self.unit, line):  # as many keys as values are summed at once
             b.prefetch(self.keys, b.add(start, step))
 
     def _score_step(
@@ -253,7 +279,8 @@ class _Main:
         for step, start in enumerate(starts):
             key = self._widen(b.load(self.keys, b.add(start, offset), count=k.key_count))
             result += [
-                b.fma(query, key, sums[step * k.chunk + row]) for row, query in enumerate(queries)
+                self._add_product(query, key, sums[step * k.chunk + row])
+                for row, query in enumerate(queries)
             ]
         return result
 
@@ -320,9 +347,25 @@ class _Main:
         with b.for_(start, end, self.k.lanes, [b.constant(0.0)], unroll=2) as loop:
             at = b.add(loop.index, b.query("subgroup_lane"))
             weight = power_of_two(b, b.sub(b.load(self.scores, [index, at]), largest))
-            b.store(self.scores, [index, at], weight)
+            weight = self._keep_weight(index, at, weight)
             loop.yield_(b.add(loop.carried[0], weight))
         b.store(self.sums, [index, 1], b.workgroup_reduce(loop.result, "add"))
+
+    def _keep_weight(self, index: Value, at: Value, weight: Value) -> Value:
+        """Store a weight for ``_mix``; return what of it is summed."""
+        b = self.b
+        if not self.pairs:
+            b.store(self.scores, [index, at], weight)
+            return weight
+        bits = b.bitcast(weight, u32)
+        cut = b.convert(b.shr(bits, b.constant(16, u32)), u16)
+        b.store(self.weights, self._weight_place(index, at), cut)
+        return b.bitcast(b.and_(bits, b.constant(0xFFFF0000, u32)), f32)
+
+    def _weight_place(self, index: Value | int, at: Value) -> Value:
+        """Return the byte where a row's weight of a key of the split lies."""
+        b = self.b
+        return b.mul(b.add(b.mul(b.index(index), self.k.stride), at), bf16.itemsize)
 
     def _vector_of(self, key: Value) -> Value:
         """Return where in the split the vector that holds a key starts."""
@@ -337,25 +380,51 @@ class _Main:
     # ---- weighted values
 
     def _mix(self, span: _Span) -> None:
-        b, k, layout = self.b, self.k, self.request.value
-        tokens, dim = layout.block_size, layout.head_dim
-        with b.foreach(0, dim // k.value_count) as dims:
+        b, k, unit = self.b, self.k, self.unit
+        first, end = b.floordiv(span.first_key, unit), b.floordiv(span.end_key, unit)
+        with b.foreach(0, self.request.value.head_dim // k.value_count) as dims:
             lane = b.mul(dims.index, k.value_count)
-            zero = self._splat(b.constant(0.0), k.value_count)
-            sums = [zero] * k.chunk
-            with b.for_(span.first_key, span.end_key, 1, sums, unroll=1) as keys:
-                start = self._block_start(b.floordiv(keys.index, tokens), dim * tokens)
-                start = b.add(start, b.mul(b.mod(keys.index, tokens), dim))
-                value = self._widen(b.load(self.values, b.add(start, lane), count=k.value_count))
-                at = b.sub(keys.index, self.split_start)
-                self._fetch_next_keys(keys.index)
-                weights = [b.load(self.scores, [row, at]) for row in range(k.chunk)]
-                keys.yield_(*(
-                    b.fma(self._splat(weight, k.value_count), value, total)
-                    for weight, total in zip(weights, keys.carried, strict=True)
-                ))  # fmt: skip
+            sums = [self._splat(b.constant(0.0), k.value_count)] * k.chunk
+            with b.for_(first, end, 1, sums, unroll=1) as keys:
+                self._fetch_next_keys(b.mul(keys.index, unit))
+                keys.yield_(*self._mix_step(keys.index, lane, keys.carried))
+            sums = keys.results
+            if self.pairs:
+                sums = self._mix_half(span, lane, sums)
             for row in range(k.chunk):
-                b.store(self.mixed, [row, lane], keys.results[row])
+                b.store(self.mixed, [row, lane], sums[row])
+
+    def _mix_half(self, span: _Span, lane: Value, sums: list[Value]) -> list[Value]:
+        """Add the first key of a pair whose second is beyond the end: it may hold anything."""
+        b = self.b
+        with b.if_(b.compare("ne", b.mod(span.end_key, 2), 0)) as branch:
+            with branch.then():
+                branch.yield_(*self._mix_step(b.floordiv(span.end_key, 2), lane, sums, is_half=True))
+            with branch.otherwise():
+                branch.yield_(*sums)
+        return branch.results
+
+    def _mix_step(
+        self, index: Value, lane: Value, sums: list[Value], *, is_half: bool = False
+    ) -> list[Value]:
+        """Return the sums and a key, or pair of keys, by its number, times its weights."""
+        b, k, layout, unit = self.b, self.k, self.request.value, self.unit
+        tokens, dim = layout.block_size // unit, layout.head_dim
+        start = self._block_start(b.floordiv(index, tokens), dim * layout.block_size)
+        start = b.add(start, b.mul(b.mod(index, tokens), dim))
+        value = self._widen(b.load(self.values, b.add(start, lane), count=k.value_count))
+        if is_half:
+            value = b.and_(value, self._splat(b.constant(0xFFFF, u32), k.value_count))
+        at = b.sub(b.mul(index, unit), self.split_start)
+        if self.pairs:
+            places = [self._weight_place(row, at) for row in range(k.chunk)]
+            weights = [b.load(self.weights, place, dtype=u32) for place in places]
+        else:
+            weights = [b.load(self.scores, [row, at]) for row in range(k.chunk)]
+        return [
+            self._add_product(self._splat(weight, k.value_count), value, total)
+            for weight, total in zip(weights, sums, strict=True)
+        ]
 
     # ---- results
 

@@ -45,8 +45,14 @@ def choose_blocking(request: AttendRequest, target: Target) -> Blocking:
         raise UnsupportedError(
             f"attention of {request.num_heads} heads over {key.num_kv_heads} kv heads is uneven"
         )
-    if key.num_kv_heads != value.num_kv_heads or key.block_size != value.block_size:
-        raise UnsupportedError(f"key and value pools differ in heads or block size: {key}, {value}")
+    if (key.num_kv_heads, key.block_size, key.pairs) != (
+        value.num_kv_heads,
+        value.block_size,
+        value.pairs,
+    ):
+        raise UnsupportedError(
+            f"key and value pools differ in heads, block size or pairs: {key}, {value}"
+        )
     if request.split % 16 or request.split % key.block_size:
         raise UnsupportedError(
             f"split {request.split} is no multiple of 16 and of the block size {key.block_size}"
@@ -74,6 +80,10 @@ def _registers(request: AttendRequest, lanes: int, group: int) -> tuple[int, int
     if lanes == 16 and rows >= 6:
         # AVX-512 multiplies by an element in memory at no cost, so one vector of keys or values
         # serves as many rows as there are registers, and is converted to f32 once for all of them.
+        if key.pairs:
+            # Elements in memory are no operands of products of pairs: two vectors share each.
+            chunk = -(-rows // -(-rows // 8))
+            return chunk, _count(key.block_size, lanes, 2), 1, _count(value.head_dim, lanes, 2)
         return -(-rows // -(-rows // 28)), 1, 1, 1
     # Accumulators that fit beside the operands: 32 vector registers, or 16 with AVX2.
     registers = 12 if lanes == 8 else 24

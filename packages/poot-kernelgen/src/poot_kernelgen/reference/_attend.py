@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from poot_core import bf16
 from poot_kernelgen.reference._kv import kv_read
 from poot_kernelgen.requests import AttendRequest
 
@@ -136,9 +138,8 @@ def _part(
     group = request.num_heads // request.key.num_kv_heads
     keys = np.repeat(kv_read(request.key, pools[0], table, k0, k1), group, axis=1)
     values = np.repeat(kv_read(request.value, pools[1], table, k0, k1), group, axis=1)
-    scores = np.einsum("hd,khd->hk", queries[token], keys, optimize=False) * np.float32(
-        request.scale
-    )
+    query = queries[token] if not request.key.pairs else _rounded(request, queries[token])
+    scores = np.einsum("hd,khd->hk", query, keys, optimize=False) * np.float32(request.scale)
     if request.softcap is not None:
         cap = np.float32(request.softcap)
         scores = cap * np.tanh(scores / cap)
@@ -147,8 +148,17 @@ def _part(
         scores = scores + slopes[:, None] * distance
     largest = scores.max(axis=-1)
     weights = np.exp(scores - largest[:, None])
+    if request.value.pairs:
+        weights = (weights.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
     mixed = np.einsum("hk,khd->hd", weights, values, optimize=False)
     return np.concatenate([largest[:, None], weights.sum(axis=-1)[:, None], mixed], axis=1)
+
+
+def _rounded(request: AttendRequest, query: Float32) -> Float32:
+    """Return queries as products of pairs take them: scaled to the scores' unit, then bf16."""
+    unit = 1 / request.softcap if request.softcap is not None else math.log2(math.e)
+    factor = np.float32(request.scale * unit)
+    return (query * factor).astype(bf16.numpy).astype(np.float32) / factor
 
 
 def _merge(parts: Float32, sinks: Float32 | None) -> Float32:

@@ -397,14 +397,14 @@ class _RowKernel:
         beyond = b.compare("ge", slot, num_slots)
         with b.if_(beyond) as fault, fault.then():
             b.status_set(self.status, self.row, bit=0)
-        if layout.role == "key" and not self.is_shared:
+        if (layout.role == "key" and not self.is_shared) or layout.pairs:
             self._to_pool_dtype(output.value, layout)
         fits = b.and_(b.compare("ge", slot, 0), b.compare("lt", slot, num_slots))
         with b.if_(fits) as branch, branch.then():
             self._store_kv(output.value, layout, pool, slot)
 
     def _to_pool_dtype(self, value: int, layout: KvLayout) -> None:
-        """Round a row of keys into scratch, from where single elements are spread over the pool."""
+        """Round a row into scratch, from where single elements are spread over the pool."""
         dtype = dtype_by_name(layout.dtype)
         self._keys = self.b.shared_alloc(dtype, [self.plan.size(value)])
         self._each(value, lambda scope, where, found: self.b.store(
@@ -415,6 +415,9 @@ class _RowKernel:
         heads, dim, tokens = layout.num_kv_heads, layout.head_dim, layout.block_size
         block, offset = b.floordiv(slot, tokens), b.mod(slot, tokens)
         start = b.mul(block, heads * dim * tokens)
+        if layout.pairs:
+            self._store_pairs(layout, pool, start, offset)
+            return
         if layout.role == "key" and self.is_shared:
             base = b.add(start, offset)
             self._each(value, lambda scope, where, found: b.store(
@@ -455,6 +458,25 @@ class _RowKernel:
             b.store(pool, b.add(base, self.elements.index(to, scope)), b.convert(found, dtype))
 
         return store
+
+    def _store_pairs(self, layout: KvLayout, pool: Value, start: Value, offset: Value) -> None:
+        """Spread a row in scratch over the pairs of a block."""
+        b, heads, dim, tokens = self.b, layout.num_kv_heads, layout.head_dim, layout.block_size
+        if layout.role == "key":  # [head][dim / 2][token][2]
+            base = b.add(start, b.mul(offset, 2))
+            with b.for_(0, heads * dim, 2, unroll=4) as loop:
+                at = b.add(base, b.mul(loop.index, tokens))
+                for half in range(2):
+                    element = b.load(self._keys, b.add(loop.index, half))
+                    b.store(pool, b.add(at, half), element)
+            return
+        # [head][token / 2][dim][2]
+        base = b.add(b.mul(b.floordiv(offset, 2), 2 * dim), b.mod(offset, 2))
+        for head in range(heads):
+            first = b.add(b.add(start, head * dim * tokens), base)
+            with b.for_(0, dim, unroll=4) as loop:
+                element = b.load(self._keys, b.add(loop.index, head * dim))
+                b.store(pool, b.add(first, b.mul(loop.index, 2)), element)
 
     @staticmethod
     def _value_offset(position: Position, heads: int, dim: int, tokens: int) -> Position:
