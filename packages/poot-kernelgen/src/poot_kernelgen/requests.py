@@ -41,8 +41,8 @@ Regime = Literal["one", "few", "some", "many"]
 Activation = Literal["f32", "bf16", "i8", "i8r"]
 """What the left operand is rounded to. ``i8``: blocks of 32 with an f32 scale and the block's sum.
 ``i8r``: the same, and where a block's largest element is over so many times the row's root mean square
-(``RowOutput.outlier``), the rounding error of the block in 8 bits as well: outlier channels cost most of
-the accuracy of ``i8``."""
+(``RowOutput.outlier``), the rounding error of the block in 256ths of its scale as well: outlier channels
+cost most of the accuracy of ``i8``."""
 
 
 # --- Row programs: everything pointwise, normalising, rotary, quantising --------------------------
@@ -99,7 +99,8 @@ class RowOutput:
         kind: ``plain`` stores it as it is. ``i8`` stores three arrays, flattened row-local length K:
             int8 codes (K), f32 scales (K/32) and f32 scale * sum(codes) (K/32); K is a multiple
             of 32. ``i8r`` stores two more: int8 codes (K) of what rounding lost and their f32 scales
-            (K/32), both 0 in blocks without outliers; its sums are those of both codes.
+            (K/32), 256ths of the others, both 0 in blocks without outliers; its sums are those of
+            both codes.
             ``bf16`` stores the value rounded to bf16 (nearest even).
             ``kv`` stores into a paged pool (see ``KvLayout``) at the slot named by an i32 input.
         dtype: Element type of a plain output.

@@ -17,11 +17,12 @@ from poot_kernelgen.contraction._kernel import Frame
 from poot_kernelgen.contraction._streamed import PREFETCH_BYTES, group_bytes
 from poot_kernelgen.contraction._sums import (
     ByteOperand,
+    ByteActivation,
     add_bytes,
+    any_bits,
     byte_operand,
     float_weights,
     lift,
-    read_bytes,
 )
 
 __all__ = ["ROW_BLOCK", "blocked_columns", "build_blocked"]
@@ -31,6 +32,7 @@ ROW_BLOCK = 256
 
 _GROUPS = 2
 _TILE_ROWS = 8
+_MARKED = 8  # steps whose residuals are looked for at once
 _BYTE_CHUNK = 24  # steps of k decoded at once: about 30 KB
 _FLOAT_CHUNK = 12  # 48 KB
 _CODE_BYTES = ROWS * STEP
@@ -128,8 +130,9 @@ def build_blocked(frame: Frame) -> None:
     # Formats with two groups a step want lifted activations: once for all of the weight rows.
     lifted: list[Value] = []
     if frame.in_bytes and codec.groups > 1:
-        planes = 2 if frame.request.activation == "i8r" else 1
+        planes = 2 if frame.has_residual else 1
         lifted = [b.shared_alloc(u8, [_TILE_ROWS, chunk_steps * STEP]) for _ in range(planes)]
+    marks = b.shared_alloc(i32, [chunk_steps]) if frame.has_residual else None
     unit = b.workgroup_id(0)
     first = b.mul(b.workgroup_id(1), ROW_BLOCK)
     end = b.minimum(b.add(first, ROW_BLOCK), frame.m)
@@ -146,9 +149,11 @@ def build_blocked(frame: Frame) -> None:
             rows = frame.rows(loop.index, _TILE_ROWS)
             for plane, memory in enumerate(lifted):
                 _lift_rows(slots, (3 * plane, memory), rows, span)
+            if marks is not None:
+                _mark_residuals(frame, marks, rows, span)
             for group in range(_GROUPS):
                 place = [group, b.sub(loop.index, first), 0]
-                _add_chunk(slots, (sums, lifted), rows, place, span)
+                _add_chunk(slots, _Scratch(sums, lifted, marks), rows, place, span)
     width = blocked_columns(frame.request.gated)
     with b.for_(first, end, _TILE_ROWS) as loop:
         row, column = b.sub(loop.index, first), b.mul(unit, width)
@@ -192,22 +197,52 @@ def _lift_rows(
         b.store_tile(plane[1], lift(b, codes), [0, b.mul(b.sub(loop.index, steps[0]), STEP)])
 
 
+def _mark_residuals(frame: Frame, marks: Value, rows: Value, steps: tuple[Value, Value]) -> None:
+    """Note for each step of a chunk whether any of the rows has a residual there."""
+    b = frame.b
+
+    def mark(start: Value, end: Value, width: int) -> None:
+        with b.for_(start, end, width) as loop:
+            bits = any_bits(b, frame.activation(4, rows, loop.index, width))
+            b.store_tile(marks, b.reshape(bits, (width,)), b.sub(loop.index, steps[0]))
+
+    whole = b.add(steps[0], b.and_(b.sub(steps[1], steps[0]), -_MARKED))
+    mark(steps[0], whole, _MARKED)
+    mark(whole, steps[1], 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scratch:
+    """What a workgroup keeps of a block of rows.
+
+    Attributes:
+        sums: (groups, rows, 16) f32 accumulators.
+        lifted: (rows of a tile, k of a chunk) u8 activations and residuals, for formats that take them.
+        marks: (steps of a chunk) i32: not 0 where a row of the tile has a residual; None without such.
+    """
+
+    sums: Value
+    lifted: list[Value]
+    marks: Value | None
+
+
 def _add_chunk(
     slots: _Slots,
-    memory: tuple[Value, list[Value]],
+    scratch: _Scratch,
     rows: Value,
     place: list[Value | int],
     steps: tuple[Value, Value],
 ) -> None:
     frame, codec, b = slots.frame, slots.codec, slots.frame.b
-    sums, lifted = memory
-    acc = b.copy(sums, place, (_TILE_ROWS, ROWS), space="accumulator")
+    acc = b.copy(scratch.sums, place, (_TILE_ROWS, ROWS), space="accumulator")
     with b.pipeline(steps[0], steps[1], 1, [acc]) as pipe:
         with pipe.load() as step:
             x = frame.step_activations(rows, step, b.mul(step, STEP))
-            column = b.mul(b.sub(step, steps[0]), STEP)
-            for plane, copied in enumerate(lifted):
-                x[3 * plane] = b.copy(copied, [0, column], (_TILE_ROWS, STEP))
+            number = b.sub(step, steps[0])
+            for plane, copied in enumerate(scratch.lifted):
+                x[3 * plane] = b.copy(copied, [0, b.mul(number, STEP)], (_TILE_ROWS, STEP))
+            if scratch.marks is not None:
+                x[4] = b.copy(scratch.marks, number, (1,))
             pipe.yield_(*x)
         with pipe.compute() as x:
             group = place[0]
@@ -215,9 +250,13 @@ def _add_chunk(
             at = slots.address(group, b.sub(pipe.index, steps[0]))
             total = pipe.carried[0]
             if frame.in_bytes:
-                total = add_bytes(b, codec, slots.load_bytes(at), read_bytes(x), total)
+                rest = None
+                if scratch.marks is not None:
+                    rest = x[3], b.compare("ne", b.tile_element(x[4], (0,)), 0)
+                found = ByteActivation(x[0], x[1], x[2], rest)
+                total = add_bytes(b, codec, slots.load_bytes(at), found, total)
             else:
                 values = b.copy(slots.memory, at, layout=Layout.parse(_VALUES), dtype=f32)
                 total = b.mma(x[0], values, total, signature="fma_chain")
             pipe.yield_(total)
-    b.store_tile(sums, pipe.result, place)
+    b.store_tile(scratch.sums, pipe.result, place)

@@ -55,12 +55,17 @@ class Frame:
         """Whether activations are rounded to 8 bits."""
         return self.request.activation in {"i8", "i8r"}
 
+    @property
+    def has_residual(self) -> bool:
+        """Whether some blocks keep what rounding lost."""
+        return self.request.activation == "i8r"
+
     def step_activations(self, rows: Value, step: Value, column: Value) -> list[Value]:
         """Return the tiles of all activation arrays for a step of 32 k."""
         tiles = [self.activation(0, rows, column, STEP)]
         if self.in_bytes:
             tiles += [self.activation(number, rows, step, 1) for number in (1, 2)]
-        if self.request.activation == "i8r":
+        if self.has_residual:
             tiles.append(self.activation(3, rows, column, STEP))
             tiles.append(self.activation(4, rows, step, 1))
         return tiles

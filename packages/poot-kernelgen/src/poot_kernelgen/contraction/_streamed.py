@@ -95,7 +95,7 @@ def _accumulate(frame: Frame, group: Value, rows: Value, count: int) -> Value:
             acc = pipe.carried[0]
             if frame.in_bytes:
                 operand = byte_operand(b, codec, again)
-                acc = add_bytes(b, codec, operand, read_bytes(x_tiles), acc)
+                acc = add_bytes(b, codec, operand, read_bytes(b, x_tiles), acc)
             else:
                 acc = b.mma(x_tiles[0], float_weights(b, codec, again), acc, signature="fma_chain")
             pipe.yield_(acc)

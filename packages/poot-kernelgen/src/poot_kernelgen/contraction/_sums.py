@@ -19,6 +19,7 @@ __all__ = [
     "ByteActivation",
     "ByteOperand",
     "add_bytes",
+    "any_bits",
     "byte_operand",
     "dense_tile",
     "float_weights",
@@ -82,7 +83,8 @@ class ByteActivation:
         codes: (m, 32) i8, or u8 ones that were lifted before.
         scales: (m, 1) f32.
         sums: (m, 1) f32: scale * sum of codes, residuals included.
-        residual: The same codes and scales of what rounding lost, or None.
+        residual: Codes of what rounding lost, in 256ths of the scales, and whether any row has some;
+            or None.
     """
 
     codes: Value
@@ -91,80 +93,125 @@ class ByteActivation:
     residual: tuple[Value, Value] | None = None
 
 
-def read_bytes(tiles: list[Value]) -> ByteActivation:
+def read_bytes(b: IRBuilder, tiles: list[Value]) -> ByteActivation:
     """Return the tiles of the activation arrays, in the request's order, as one step."""
-    residual = (tiles[3], tiles[4]) if len(tiles) > 3 else None
-    return ByteActivation(tiles[0], tiles[1], tiles[2], residual)
+    if len(tiles) == 3:
+        return ByteActivation(tiles[0], tiles[1], tiles[2])
+    has_some = b.compare("ne", b.tile_element(any_bits(b, tiles[4]), (0, 0)), 0)
+    return ByteActivation(tiles[0], tiles[1], tiles[2], (tiles[3], has_some))
+
+
+def any_bits(b: IRBuilder, scales: Value) -> Value:
+    """Return (1, n) i32: for each block of (m, n) residual scales, 0 if no row has a residual."""
+    return b.reduce(b.map(lambda v: b.bitcast(v, i32), scales), 0, "or")
 
 
 def add_bytes(
     b: IRBuilder, codec: Codec, weights: ByteOperand, x: ByteActivation, acc: Value
 ) -> Value:
     """Return (m, n) f32 accumulators plus a step of exact integer products, scaled once each."""
-    acc = _add_plane(b, codec, weights, (x.codes, x.scales), acc)
-    if x.residual is not None:
-        acc = _add_residual(b, codec, weights, x.residual, acc)
-    if weights.mins is None:
+    dots = _dots(b, codec, weights, x.codes)
+    mins = weights.mins if codec.groups > 1 else None
+    sums = _group_sums(b, codec, x.codes, shape_of(acc)) if mins is not None else []
+    if x.residual is None:
+        acc = _add_scaled(b, weights, x.scales, dots, sums, acc)
+    else:
+        acc = _add_with_residual(b, codec, weights, x, dots, sums, acc)
+    if weights.mins is None or codec.groups > 1:
         return acc
-    if codec.groups == 1:
-        return b.map(lambda t, low, total: b.fma(low, total, t), acc, weights.mins[0], x.sums)
-    acc = _add_mins(b, codec, weights.mins, (x.codes, x.scales), acc)
-    # A block without residual adds nothing here, but has to be asked: the sums are per group.
-    return acc if x.residual is None else _add_mins(b, codec, weights.mins, x.residual, acc)
+    return b.map(lambda t, low, total: b.fma(low, total, t), acc, weights.mins[0], x.sums)
 
 
-def _add_residual(
-    b: IRBuilder, codec: Codec, weights: ByteOperand, x: tuple[Value, Value], acc: Value
+def _add_with_residual(
+    b: IRBuilder,
+    codec: Codec,
+    weights: ByteOperand,
+    x: ByteActivation,
+    dots: list[Value],
+    sums: list[Value],
+    acc: Value,
 ) -> Value:
-    """Add a plane that is mostly zero: left out where no row of the tile has one.
+    """Add products, those of what rounding lost among them where a row of the tile has some.
 
-    Adding zeros changes no bit, so a row does not depend on its neighbours.
+    Both are one integer sum in 256ths of the scale, exact in f32 as often as the plain sum is, so a
+    row without residual gets the same bits either way and does not depend on its neighbours.
     """
-    bits = b.map(lambda v: b.bitcast(v, i32), x[1])
-    any_bit = b.tile_element(b.reduce(bits, 0, "or"), (0, 0))
-    with b.if_(b.compare("ne", any_bit, 0)) as branch:
+    assert x.residual is not None
+    codes, has_some = x.residual
+
+    def finer(totals: list[Value]) -> list[Value]:
+        return [b.map(lambda v: b.shl(v, 8), total) for total in totals]
+
+    with b.if_(has_some) as branch:
         with branch.then():
-            branch.yield_(_add_plane(b, codec, weights, x, acc))
+            scale = b.map(lambda v: b.mul(v, 1 / 256), x.scales)
+            shape = shape_of(acc)
+            both = _dots(b, codec, weights, codes, finer(dots))
+            summed = _group_sums(b, codec, codes, shape, finer(sums)) if sums else []
+            branch.yield_(_add_scaled(b, weights, scale, both, summed, acc))
         with branch.otherwise():
-            branch.yield_(acc)
+            branch.yield_(_add_scaled(b, weights, x.scales, dots, sums, acc))
     return branch.result
 
 
-def _add_plane(
-    b: IRBuilder, codec: Codec, weights: ByteOperand, x: tuple[Value, Value], acc: Value
-) -> Value:
-    codes, scale = x
-    shape = shape_of(acc)
+def _dots(
+    b: IRBuilder,
+    codec: Codec,
+    weights: ByteOperand,
+    codes: Value,
+    start: list[Value] | None = None,
+) -> list[Value]:
+    """Return (m, n) i32 products for each group of the step, added to ``start`` if given."""
+    shape = (shape_of(codes)[0], width_of(weights.codes))
     if codec.groups == 1:
-        dot = b.mma(codes, weights.codes, b.tile_zeros(shape, i32), signature="exact")
-
-        def add(total: Value, d: Value, s: Value, xs: Value) -> Value:
-            return b.fma(b.convert(d, f32), b.mul(s, xs), total)
-
-        return b.map(add, acc, dot, weights.scales[0], scale)
-    dots = [
-        b.mma(
-            part,
-            _rows_of(b, weights.codes, codec.group * g, codec.group),
-            b.broadcast(weights.corrections[g], shape),
-            signature="exact",
-        )
-        for g, part in enumerate(_lifted_parts(b, codec, codes))
-    ]
-    return _add_groups(b, acc, scale, dots, weights.scales)
+        first = start[0] if start else b.tile_zeros(shape, i32)
+        return [b.mma(codes, weights.codes, first, signature="exact")]
+    found: list[Value] = []
+    for g, part in enumerate(_lifted_parts(b, codec, codes)):
+        first = b.broadcast(weights.corrections[g], shape)
+        if start:
+            first = b.map(lambda s, c: b.add(s, c), start[g], first)
+        rows = _rows_of(b, weights.codes, codec.group * g, codec.group)
+        found.append(b.mma(part, rows, first, signature="exact"))
+    return found
 
 
-def _add_mins(
-    b: IRBuilder, codec: Codec, mins: list[Value], x: tuple[Value, Value], acc: Value
-) -> Value:
-    """Add offsets per group of 16, for which the codes are summed here."""
-    codes, scale = x
-    shape = shape_of(acc)
+def _group_sums(
+    b: IRBuilder,
+    codec: Codec,
+    codes: Value,
+    shape: tuple[int, ...],
+    start: list[Value] | None = None,
+) -> list[Value]:
+    """Return (m, n) i32 sums of the codes of each group of 16, which offsets are multiplied with."""
     ones = b.tile_full((codec.group, shape[1]), b.constant(1, i8))
-    start = b.tile_full(shape, b.constant(-128 * codec.group, i32))
-    parts = _lifted_parts(b, codec, codes)
-    sums = [b.mma(part, ones, start, signature="exact") for part in parts]
-    return _add_groups(b, acc, scale, sums, mins)
+    lift_back = b.tile_full(shape, b.constant(-128 * codec.group, i32))
+    found: list[Value] = []
+    for g, part in enumerate(_lifted_parts(b, codec, codes)):
+        first = lift_back
+        if start:
+            first = b.map(lambda s, c: b.add(s, c), start[g], first)
+        found.append(b.mma(part, ones, first, signature="exact"))
+    return found
+
+
+def _add_scaled(
+    b: IRBuilder,
+    weights: ByteOperand,
+    scale: Value,
+    dots: list[Value],
+    sums: list[Value],
+    acc: Value,
+) -> Value:
+    """Return the accumulators plus integer products, and group sums, in the units of ``scale``."""
+    if len(dots) > 1:
+        acc = _add_groups(b, acc, scale, dots, weights.scales)
+        return _add_groups(b, acc, scale, sums, weights.mins) if sums and weights.mins else acc
+
+    def add(total: Value, d: Value, s: Value, xs: Value) -> Value:
+        return b.fma(b.convert(d, f32), b.mul(s, xs), total)
+
+    return b.map(add, acc, dots[0], weights.scales[0], scale)
 
 
 def _lifted_parts(b: IRBuilder, codec: Codec, codes: Value) -> list[Value]:

@@ -30,7 +30,8 @@ class QuantisedActivation(NamedTuple):
         scales: (rows, K / 32) f32.
         sums: (rows, K / 32) f32: scale * sum of the block's codes, the residual's added.
         residual_codes: (rows, K) int8 of what rounding lost; zeros without outliers; None for ``i8``.
-        residual_scales: (rows, K / 32) f32; 0 without outliers; None for ``i8``.
+        residual_scales: (rows, K / 32) f32: a 256th of the block's scale; 0 without outliers; None
+            for ``i8``.
     """
 
     codes: NDArray[np.int8]
@@ -49,20 +50,21 @@ def quantise_activation(x: Float32, *, outlier: float | None = None) -> Quantise
     Args:
         x: (rows, K) with K a multiple of 32.
         outlier: A block whose largest element is over this many times its row's root mean square
-            keeps what rounding lost, in 8 bits as well (``i8r``); None keeps nothing (``i8``).
+            keeps what rounding lost as well (``i8r``), in 256ths of its scale and kept within
+            -127..127; None keeps nothing (``i8``).
     """
     rows, width = x.shape
     blocks = x.reshape(rows, width // BLOCK, BLOCK)
-    codes, scales = _round(blocks)
+    codes, scales, inverse = _round(blocks)
     sums = scales * codes.sum(axis=-1, dtype=np.float32)
     if outlier is None:
         return QuantisedActivation(codes.astype(np.int8).reshape(rows, width), scales, sums)
     largest, square = np.abs(blocks).max(axis=-1), (x * x).sum(axis=-1, keepdims=True)
     has_outlier = largest * largest * np.float32(width) > np.float32(outlier**2) * square
     rest: Float32 = (blocks - scales[..., None] * codes).astype(np.float32)
-    lost, lost_scales = _round(rest)
-    lost = np.where(has_outlier[..., None], lost, np.float32(0))
-    lost_scales = np.where(has_outlier, lost_scales, np.float32(0))
+    lost = np.clip(np.rint(rest * (inverse * np.float32(256))[..., None]), -127, 127)
+    lost = np.where(has_outlier[..., None], lost, np.float32(0)).astype(np.float32)
+    lost_scales = np.where(has_outlier, scales * np.float32(1 / 256), np.float32(0))
     return QuantisedActivation(
         codes.astype(np.int8).reshape(rows, width),
         scales,
@@ -72,13 +74,13 @@ def quantise_activation(x: Float32, *, outlier: float | None = None) -> Quantise
     )
 
 
-def _round(blocks: Float32) -> tuple[Float32, Float32]:
-    """Return codes, still f32, and scales of (rows, K / 32, 32)."""
+def _round(blocks: Float32) -> tuple[Float32, Float32, Float32]:
+    """Return codes, still f32, scales, and their inverses, of (rows, K / 32, 32)."""
     largest = np.abs(blocks).max(axis=-1)  # (rows, K / 32)
     safe = np.where(largest > 0, largest, np.float32(1))
     inverse = np.where(largest > 0, np.float32(127) / safe, np.float32(0))
     scales: Float32 = largest * np.float32(1 / 127)
-    return np.rint(blocks * inverse[..., None]), scales
+    return np.rint(blocks * inverse[..., None]), scales, inverse
 
 
 def dequantise_activation(x: QuantisedActivation) -> Float32:

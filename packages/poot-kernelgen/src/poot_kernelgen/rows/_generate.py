@@ -284,17 +284,18 @@ class _RowKernel:
         with b.for_(0, blocks, unroll=min(2, blocks)) as loop:
             x, index = read(loop.index)
             largest = self._largest(x)
-            scaled, scale = self._round(x, largest, count)
+            scaled, scale, inverse = self._round(x, largest, count)
             codes, scales, sums, *rest = arrays
             b.store(codes, [self.row, index], b.convert(scaled, i8))
             b.store(scales, [self.row, loop.index], scale)
             total = b.mul(scale, self._total(scaled))
             if limit is not None:
+                # In units of the rest's scale, a 256th of the block's: at most 128 of them.
                 lost = b.sub(x, b.mul(b.splat(scale, count), scaled))
+                lost = b.mul(lost, b.splat(b.mul(inverse, 256.0), count))
                 is_outlier = b.compare("gt", b.mul(largest, largest), limit)
-                total = b.add(
-                    total, self._keep_rest(lost, is_outlier, rest, loop.index, index, count)
-                )
+                kept = self._keep_rest(lost, is_outlier, rest, (loop.index, index), scale)
+                total = b.add(total, kept)
             b.store(sums, [self.row, loop.index], total)
 
     def _quantise_shared(self, value: int, arrays: list[Value], outlier: float) -> None:
@@ -331,16 +332,18 @@ class _RowKernel:
         lost: Value,
         is_outlier: Value,
         arrays: list[Value],
-        block: Value,
-        index: Value,
-        count: int,
+        place: tuple[Value, Value],
+        scale: Value,
     ) -> Value:
         """Store what rounding lost of a block with outliers, or zeros; return its scaled sum."""
-        b = self.b
+        b, (block, index) = self.b, place
         codes, scales = arrays
+        count = _BLOCK // self.lanes
         with b.if_(is_outlier) as branch:
             with branch.then():
-                scaled, scale = self._round(lost, self._largest(lost), count)
+                low, high = (b.splat(b.constant(edge), count) for edge in (-127.0, 127.0))
+                scaled = b.minimum(b.maximum(b.unary("rint", lost), low), high)
+                scale = b.mul(scale, 1 / 256)
                 b.store(codes, [self.row, index], b.convert(scaled, i8))
                 b.store(scales, [self.row, block], scale)
                 branch.yield_(b.mul(scale, self._total(scaled)))
@@ -359,13 +362,14 @@ class _RowKernel:
         b = self.b
         return b.vector_reduce(b.workgroup_reduce(x, "add"), "add")
 
-    def _round(self, x: Value, largest: Value, count: int) -> tuple[Value, Value]:
-        """Return a block's codes, still f32, and its scale."""
+    def _round(self, x: Value, largest: Value, count: int) -> tuple[Value, Value, Value]:
+        """Return a block's codes, still f32, its scale, and the scale's inverse."""
         b = self.b
         is_zero = b.compare("eq", largest, 0.0)
         divisor = b.select(is_zero, b.constant(1.0), largest)
         inverse = b.select(is_zero, b.constant(0.0), b.div(127.0, divisor))
-        return b.unary("rint", b.mul(x, b.splat(inverse, count))), b.mul(largest, 1 / 127)
+        codes = b.unary("rint", b.mul(x, b.splat(inverse, count)))
+        return codes, b.mul(largest, 1 / 127), inverse
 
     def _reads_straight(self, value: int) -> bool:
         """Whether a block of 32 can be computed where it is quantised."""
