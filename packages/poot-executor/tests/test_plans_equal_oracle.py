@@ -83,7 +83,7 @@ def test_rounded_activations_stay_near_the_oracle(formats):
 def test_residuals_of_outliers_bring_the_oracle_nearer():
     model = make(formats=("Q4_1", "Q8_0"))
     errors = []
-    for outliers in (None, (2.0, 2.0)):
+    for outliers in (None, (2.0, 2.0, 2.0)):
         graph = model.trace(trace_options(OPTIONS))
         options = PlanOptions(
             max_tokens=64, max_logits=64, context_tokens=64, outliers=outliers, check=True

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from poot_core import Settings, Target, UnsupportedError, bf16, boolean, f16, f32, i8, i32, i64
+from poot_core import Settings, Target, UnsupportedError, bf16, boolean, f16, f32, i8, i32, i64, u32
 from poot_kernel import IRBuilder, KernelFunction, ScalarType
 from poot_kernel.compile import CompileRequest, CompileService, host_target, load_objects
 from poot_kernel.targets.host.lane_lower import lower_lane_kernel
@@ -127,6 +127,30 @@ def test_scatter_and_gather_by_data(run: Runner) -> None:
         run(kernel, [size, a, order_data, gathered, scattered], 1)
         np.testing.assert_array_equal(gathered, a[order_data])
         np.testing.assert_array_equal(scattered[order_data], a)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_products_of_pairs(run: Runner, count: int) -> None:
+    """Pairs of small whole numbers are exact; those of any numbers round twice in f32."""
+    b = IRBuilder("pairs", level="lane", grid=[1])
+    n = b.scalar("n")
+    x, w = b.array("x", u32, ["n"]), b.array("w", u32, ["n"])
+    y = b.array("y", f32, ["n"])
+    z = b.array("z", f32, ["n"], access="w")
+    with b.foreach(0, b.floordiv(n, count)) as loop:
+        at = b.mul(loop.index, count)
+        one, two, total = (b.load(memory, at, count=count) for memory in (x, w, y))
+        b.store(z, at, b.dot2(one, two, total, bf16))
+    kernel = b.finish()
+    for size in (16 * count, 21 * count, 3 * count):
+        pairs = [_data(size, 2).astype(bf16.numpy) for _ in range(2)]
+        whole = [np.rint(4 * pair.astype(np.float32)).astype(bf16.numpy) for pair in pairs]
+        for operands, close in ((whole, 0.0), (pairs, 3e-7)):
+            start, out = np.rint(_data(size)), np.full(size, np.nan, np.float32)
+            words = [np.ascontiguousarray(pair).view(np.uint32).reshape(size) for pair in operands]
+            run(kernel, [size, *words, start, out], 1)
+            exact = start + np.prod([p.astype(np.float64) for p in operands], axis=0).sum(axis=-1)
+            np.testing.assert_allclose(out, exact, rtol=0, atol=close * 16)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

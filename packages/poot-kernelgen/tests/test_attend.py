@@ -32,7 +32,12 @@ class Case:
     ) -> None:  # fmt: skip
         """``contexts`` holds, for each sequence, its first position and its tokens."""
         key = KvLayout(
-            role="key", num_kv_heads=kv_heads, head_dim=dim, block_size=block, dtype=dtype, pairs=pairs
+            role="key",
+            num_kv_heads=kv_heads,
+            head_dim=dim,
+            block_size=block,
+            dtype=dtype,
+            pairs=pairs,
         )
         value = KvLayout(role="value", num_kv_heads=kv_heads, head_dim=value_dim or dim,
                          block_size=block, dtype=dtype, pairs=pairs)  # fmt: skip

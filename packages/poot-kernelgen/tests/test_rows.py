@@ -240,12 +240,13 @@ def test_zero_blocks_quantise_to_zero(runner: Runner) -> None:
 @pytest.mark.parametrize(
     ("heads", "dim", "width"), [(9, 64, 3), (4, 256, 1), (5, 80, 2), (3, 24, 3)]
 )
-@pytest.mark.parametrize("pool", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("pool", ["f32", "f16", "bf16", "pairs"])
 def test_rotary_with_head_norm_into_the_pools(
     runner: Runner, heads: int, dim: int, width: int, pool: str
 ) -> None:
     """q and k come as one row of a joint projection; k and v go into paged pools."""
     rows, block, blocks = 6, 16, 3
+    pairs, pool = pool == "pairs", "bf16" if pool == "pairs" else pool
     total = (heads + 2 * width) * dim
     t = Tape(
         _rows(total), _rows(dim, per_row=False), _rows(dim, per_row=False),
@@ -259,7 +260,9 @@ def test_rotary_with_head_norm_into_the_pools(
     query = t.rotate(t.rms_norm(parts[0], 1), 3, 4)
     key = t.rotate(t.rms_norm(parts[1], 2), 3, 4)
     layouts = [
-        KvLayout(role=role, num_kv_heads=width, head_dim=dim, block_size=block, dtype=pool)
+        KvLayout(
+            role=role, num_kv_heads=width, head_dim=dim, block_size=block, dtype=pool, pairs=pairs
+        )
         for role in ("key", "value")
     ]
     program = t.program(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from poot_core import bf16, i8
-from poot_executor._rewrite import fresh_values
+from poot_executor._rewrite import fresh_values, leading_symbol
 from poot_executor._weights import Matrix
 from poot_graph_ir import Equation, Graph, TensorType, Value
 from poot_kernelgen import Activation
@@ -45,12 +45,13 @@ class RoundActivations:
     Attributes:
         choose: Returns the activation type of a weight.
         outliers: From how many times a row's root mean square on a block keeps what rounding lost:
-            before a product whose result is used as it is, and before one whose result is added to
-            a stream, which is a small part of a large sum and bears more noise.
+            before a product whose result is used as it is, before one whose result is added to a
+            stream, which is a small part of a large sum and bears more noise, and before one for
+            wanted positions alone (logits), which a prompt has few of.
     """
 
     choose: Callable[[Matrix], Activation]
-    outliers: tuple[float, float] = (0.0, 0.0)
+    outliers: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph in which each contraction has the attribute ``activation``."""
@@ -84,5 +85,7 @@ class RoundActivations:
         return replace(graph, equations=tuple(equations))
 
     def _outlier(self, equation: Equation) -> float:
+        if leading_symbol(equation.inputs[0]) == "L":
+            return self.outliers[2]
         epilogue: Any = equation.attributes.get("epilogue")
         return self.outliers[epilogue is not None and "full" in epilogue.inputs]

@@ -76,7 +76,7 @@ def llvm_target(kind: CompileKind, target: Target) -> LlvmTarget:
                 output="assembly",
                 self_contained=False,
             )
-        case ("llvm-amdgcn-object" | "llvm-amdgcn-assembly"), "rocm":
+        case (("llvm-amdgcn-object" | "llvm-amdgcn-assembly"), "rocm"):
             return LlvmTarget(
                 triple="amdgcn-amd-amdhsa",
                 cpu=target.arch,

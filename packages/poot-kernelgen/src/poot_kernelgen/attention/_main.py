@@ -152,7 +152,10 @@ class _Main:
         token, head = self._token(row), self._head(row)
         with b.foreach(0, self.request.key.head_dim // unit) as dims:
             parts = [
-                b.mul(b.load(self.queries, [token, head, b.add(b.mul(dims.index, unit), half)]), factor)
+                b.mul(
+                    b.load(self.queries, [token, head, b.add(b.mul(dims.index, unit), half)]),
+                    factor,
+                )
                 for half in range(unit)
             ]
             if self.pairs:
@@ -399,7 +402,9 @@ class _Main:
         b = self.b
         with b.if_(b.compare("ne", b.mod(span.end_key, 2), 0)) as branch:
             with branch.then():
-                branch.yield_(*self._mix_step(b.floordiv(span.end_key, 2), lane, sums, is_half=True))
+                branch.yield_(
+                    *self._mix_step(b.floordiv(span.end_key, 2), lane, sums, is_half=True)
+                )
             with branch.otherwise():
                 branch.yield_(*sums)
         return branch.results

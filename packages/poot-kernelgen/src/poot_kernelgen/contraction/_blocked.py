@@ -16,8 +16,8 @@ from poot_kernelgen.contraction._decode import StepReader
 from poot_kernelgen.contraction._kernel import Frame
 from poot_kernelgen.contraction._streamed import PREFETCH_BYTES, group_bytes
 from poot_kernelgen.contraction._sums import (
-    ByteOperand,
     ByteActivation,
+    ByteOperand,
     add_bytes,
     any_bits,
     byte_operand,
