@@ -316,7 +316,7 @@ def test_lm_eval_scores_a_task(checkpoint, tmp_path) -> None:
             "task: tiny_task\ndataset_path: json\ndataset_kwargs:\n  data_files:\n"
             f"    test: {tmp_path / 'rows.jsonl'}\ntest_split: test\n"
             "output_type: multiple_choice\ndoc_to_text: '{{text}}'\ndoc_to_choice: '{{options}}'\n"
-            "doc_to_target: at\nmetric_list:\n  - metric: acc\n"
+            "doc_to_target: at\ntarget_delimiter: ''\nmetric_list:\n  - metric: acc\n"
         )
         running = start(str(checkpoint), "--backend", "oracle", "--precision", "f32")
         try:

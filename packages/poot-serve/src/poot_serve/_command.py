@@ -24,7 +24,12 @@ from poot_serve._keys import ApiKeys
 from poot_serve._logs import set_up_logs
 from poot_serve._parsing.formats import AnswerFormat
 from poot_serve._settings import EngineSettings, Settings
-from poot_serve._settings_sources import SettingInfo, all_settings, load_settings
+from poot_serve._settings_sources import (
+    SettingInfo,
+    all_settings,
+    load_settings,
+    own_variables,
+)
 from poot_serve._state import ServerState
 from poot_serve._tracing import Tracer
 
@@ -193,7 +198,11 @@ def command() -> click.Command:
         environment = os.environ
         config = config or environment.get("POOT_CONFIG")
         model = model or environment.get("POOT_MODEL")
-        serve(model, load_settings(flags, environment, config))
+        settings = load_settings(flags, environment, config)
+        for name in own_variables():
+            # Read here; the layers below, which the engine process starts with, refuse them.
+            environment.pop(name, None)
+        serve(model, settings)
 
     parameters: list[click.Parameter] = [
         click.Argument(["model"], required=False),

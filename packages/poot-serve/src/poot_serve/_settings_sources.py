@@ -10,10 +10,11 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from poot_core import Settings as LowerSettings
 from poot_core import SettingsError
 from poot_serve._settings import AccessSettings, EngineSettings, Limits, LogSettings, Settings
 
-__all__ = ["SettingInfo", "all_settings", "load_settings"]
+__all__ = ["SettingInfo", "all_settings", "load_settings", "own_variables"]
 
 _GROUPS = {
     "engine": EngineSettings,
@@ -22,13 +23,7 @@ _GROUPS = {
     "log": LogSettings,
 }
 
-# Variables of lower layers and of the test-suite, which a server passes by.
 _OTHER_VARIABLES = frozenset({"POOT_CONFIG", "POOT_MODEL"})
-_OTHER_PREFIXES = (
-    "POOT_ACCEPT", "POOT_CHECK", "POOT_CPU_", "POOT_HIDE_", "POOT_KERNEL_", "POOT_LLAMA_", "POOT_LOG_",
-    "POOT_MODELS_", "POOT_REQUIRE_", "POOT_TEST_", "POOT_DUMP_", "POOT_CUDA_", "POOT_ROCM_",
-    "POOT_VULKAN_", "POOT_WGPU_", "POOT_DEVICE", "POOT_CACHE_", "POOT_AMD_", "POOT_SIM_",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,12 +184,18 @@ def _read_file(path: str, known: Mapping[str, SettingInfo]) -> dict[str, Any]:
 
 
 def _check_environment(environment: Mapping[str, str], known: Mapping[str, SettingInfo]) -> None:
-    variables = {info.variable for info in known.values()}
-    for name in environment:
-        if not name.startswith("POOT_") or name in variables | _OTHER_VARIABLES:
-            continue
-        if not name.startswith(_OTHER_PREFIXES):
-            raise SettingsError(f"there is no variable {name}{_near(name, variables)}")
+    own = {info.variable for info in known.values()} | _OTHER_VARIABLES
+    others = {name: value for name, value in environment.items() if name not in own}
+    try:
+        LowerSettings.from_environment(others)
+    except SettingsError as error:
+        near = _near(getattr(error, "name", ""), own)
+        raise SettingsError(f"{error.message}{near}") from error
+
+
+def own_variables() -> frozenset[str]:
+    """Return the variables that no layer below the server knows."""
+    return _OTHER_VARIABLES | {info.variable for info in all_settings()}
 
 
 def _near(name: str, known: Any) -> str:
