@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from poot_executor import EngineOptions, StepInputs
 from poot_llm._rows import RowTable
-from poot_llm._scheduler import StepPlan
+from poot_llm._scheduler import DecodeGroup, StepPlan
 
 __all__ = ["StepBuilder"]
 
@@ -33,34 +32,40 @@ class StepBuilder:
         self._tables = np.zeros((rows, options.max_blocks_per_row), np.int32)
         self._wanted = np.zeros(max_logits, np.int32)
         self._ascending = np.arange(max(rows, tokens, options.context_tokens), dtype=np.int32)
-        # Which rows ``_tables`` holds, and as of which version of the table.
-        self._held: NDArray[np.intp] | None = None
+        # Whose arrays stand in front, and as of which version of the table.
+        self._held: DecodeGroup | None = None
         self._held_version = -1
         self._decode_steps: dict[int, StepInputs] = {}
 
     def build(self, plan: StepPlan) -> StepInputs:
         """Return the step that a plan describes."""
-        self._fill_decodes(plan.rows)
+        self._fill_decodes(plan.group)
         if not plan.chunks:
             return self._decode_step(plan.rows.size)
         return self._mixed_step(plan)
 
-    def _fill_decodes(self, rows: NDArray[np.intp]) -> None:
+    def _fill_decodes(self, group: DecodeGroup) -> None:
+        rows = group.rows
         count = rows.size
         if not count:
             return
         table, size = self._table, self._block_size
-        positions = self._positions[:count]
+        positions, slots = self._positions[:count], self._slots[:count]
         # The rows are in range; mode "clip" is what NumPy does without a copy.
-        np.take(table.computed, rows, out=positions, mode="clip")
         np.take(table.last, rows, out=self._token_ids[:count], mode="clip")
+        if self._held is group and not group.is_at_border:
+            positions += 1
+            slots += 1
+            self._lengths[:count] += 1
+            return
+        np.take(table.computed, rows, out=positions, mode="clip")
         np.add(positions, 1, out=self._lengths[:count])
         places, offsets = np.divmod(positions, size)
-        np.multiply(table.tables[rows, places], size, out=self._slots[:count])
-        self._slots[:count] += offsets
-        if self._held is not rows or self._held_version != table.version:
+        np.multiply(table.tables[rows, places], size, out=slots)
+        slots += offsets
+        if self._held is not group or self._held_version != table.version:
             np.take(table.tables, rows, axis=0, out=self._tables[:count], mode="clip")
-            self._held, self._held_version = rows, table.version
+            self._held, self._held_version = group, table.version
 
     def _decode_step(self, count: int) -> StepInputs:
         """One token a row and one row of logits a token: the arrays but for contents stay the same."""

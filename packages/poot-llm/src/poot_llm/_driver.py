@@ -24,7 +24,7 @@ from poot_llm._preparation import Preparation
 from poot_llm._request import FinishReason, Request, ScoredPrompt, Timings, TokenEvent
 from poot_llm._rows import RowTable
 from poot_llm._sampler import Logprobs, RowSampler
-from poot_llm._scheduler import Chunk, Scheduler, StepPlan
+from poot_llm._scheduler import Chunk, DecodeGroup, Scheduler, StepPlan
 from poot_llm._sequence import Sequence
 from poot_llm._vocabulary import Vocabulary
 
@@ -363,34 +363,50 @@ class Driver:
     def _commit(
         self, plan: StepPlan, faults: Mapping[int, str], outcome: StepOutcome, now_s: float
     ) -> None:
-        rows, table = plan.rows, self._table
-        count = rows.size
+        count = plan.rows.size
         if count:
-            careful = table.needs_care[rows]
-            if faults:
-                careful |= np.isin(np.arange(count), list(faults))
-            if not careful.all():
-                chosen = self._greedy_ids()[:count]
-                lengths = table.length[rows] + 1
-                careful |= self._is_eos[chosen] & table.obeys_eos[rows]
-                careful |= lengths >= table.limit[rows]
-                plain = ~careful
-                kept, tokens = rows[plain], chosen[plain]
-                table.tokens[kept, lengths[plain] - 1] = tokens
-                table.last[kept] = tokens
-                table.length[kept] = lengths[plain]
-                self._output_tokens += kept.size
-                outcome.request_ids = table.request_ids[kept].tolist()
-                outcome.token_ids = tokens.tolist()
-            for place in np.flatnonzero(careful).tolist():
-                if place not in faults:
-                    sequence = self._scheduler.sequence_at(rows[place])
-                    self._choose(sequence, place, outcome, now_s)
+            self._commit_decodes(plan.group, faults, outcome, now_s)
         logits_row = count
         for place, chunk in enumerate(plan.chunks, start=count):
             if place not in faults:
                 self._commit_chunk(chunk, logits_row, outcome, now_s)
             logits_row += chunk.num_logits
+
+    def _commit_decodes(
+        self, group: DecodeGroup, faults: Mapping[int, str], outcome: StepOutcome, now_s: float
+    ) -> None:
+        rows, table = group.rows, self._table
+        group.steps_to_limit -= 1
+        if not (group.has_care or faults or group.steps_to_limit <= 0):
+            chosen = self._greedy_ids()[: rows.size]
+            if not self._is_eos[chosen].any():
+                lengths = table.length[rows]
+                table.tokens[rows, lengths] = chosen
+                table.last[rows] = chosen
+                table.length[rows] = lengths + 1
+                self._output_tokens += rows.size
+                outcome.request_ids, outcome.token_ids = group.request_ids, chosen.tolist()
+                return
+        careful = group.care
+        if faults:
+            careful = careful | np.isin(np.arange(rows.size), list(faults))
+        if not careful.all():
+            chosen = self._greedy_ids()[: rows.size]
+            lengths = table.length[rows] + 1
+            careful = careful | (self._is_eos[chosen] & table.obeys_eos[rows])
+            careful |= lengths >= table.limit[rows]
+            plain = ~careful
+            kept, tokens = rows[plain], chosen[plain]
+            table.tokens[kept, lengths[plain] - 1] = tokens
+            table.last[kept] = tokens
+            table.length[kept] = lengths[plain]
+            self._output_tokens += kept.size
+            outcome.request_ids = table.request_ids[kept].tolist()
+            outcome.token_ids = tokens.tolist()
+        for place in np.flatnonzero(careful).tolist():
+            if place not in faults:
+                sequence = self._scheduler.sequence_at(rows[place])
+                self._choose(sequence, place, outcome, now_s)
 
     def _end_faulty(
         self, plan: StepPlan, faults: Mapping[int, str], outcome: StepOutcome, now_s: float

@@ -19,7 +19,7 @@ from poot_llm._pace import Pace
 from poot_llm._rows import RowTable
 from poot_llm._sequence import Sequence
 
-__all__ = ["Chunk", "Scheduler", "StepPlan"]
+__all__ = ["Chunk", "DecodeGroup", "Scheduler", "StepPlan"]
 
 _MOST_PASSED_OVER = 64
 """Waiting sequences that are looked at in one step beyond those that are admitted."""
@@ -44,17 +44,53 @@ class Chunk:
     is_last: bool
 
 
+class DecodeGroup:
+    """Rows that decode together, and what stays true of them from step to step.
+
+    A new group is made whenever a row comes or goes, so that an ordinary step looks at little.
+
+    Attributes:
+        rows: (D,) rows of the table.
+        request_ids: Whose they are.
+        care: (D,) whether a row's tokens are chosen or looked at one by one.
+        has_care: Whether any row's are.
+        steps_to_border: Steps until a row has filled its last block.
+        is_at_border: Whether one has in the step that is planned.
+        steps_to_limit: Steps until a row is as long as it may be.
+    """
+
+    __slots__ = (
+        "care", "has_care", "is_at_border", "request_ids", "rows", "steps_to_border", "steps_to_limit",
+    )  # fmt: skip
+
+    def __init__(self, table: RowTable, rows: NDArray[np.intp], block_size: int) -> None:
+        self.rows = rows
+        self.request_ids: list[int] = table.request_ids[rows].tolist()
+        self.care = table.needs_care[rows]
+        self.has_care = bool(self.care.any())
+        self.is_at_border = False
+        self.steps_to_border = self.steps_to_limit = 0
+        if rows.size:
+            self.steps_to_border = int((-table.computed[rows] % block_size).min())
+            self.steps_to_limit = int((table.limit[rows] - table.length[rows]).min())
+
+
 @dataclass(slots=True)
 class StepPlan:
     """What a step computes: first one token of each row that decodes, then chunks of prompts.
 
     Attributes:
-        rows: (D,) rows of the table that decode.
+        group: Rows that decode.
         chunks: Pieces of prompts.
     """
 
-    rows: NDArray[np.intp]
+    group: DecodeGroup
     chunks: list[Chunk]
+
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """(D,) rows of the table that decode."""
+        return self.group.rows
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -107,7 +143,7 @@ class Scheduler:
         self.hit_tokens = 0
         self._queued_tokens = 0
         self._by_row: list[Sequence | None] = [None] * table.num_free
-        self._decoding: NDArray[np.intp] | None = None  # None after any change
+        self._decoding: DecodeGroup | None = None  # None after any change
         self._prefilling: list[Sequence] = []
         # Who computes the block of a hash that is not there yet.
         self._computing: dict[bytes, Sequence] = {}
@@ -150,12 +186,13 @@ class Scheduler:
     def plan(self) -> StepPlan:
         """Return the next step; its blocks are there. It is empty when there is no work."""
         preemptions = self.preemptions
-        rows = self._plan_decodes()
+        group = self._plan_decodes()
         chunks: list[Chunk] = []
         if self._prefilling or self.waiting:
-            budget = self._max_step_tokens - rows.size
-            if rows.size:
-                budget = min(budget, self._pace.allowance(rows.size))
+            num_decodes = group.rows.size
+            budget = self._max_step_tokens - num_decodes
+            if num_decodes:
+                budget = min(budget, self._pace.allowance(num_decodes))
             # Each running sequence may want a row of logits; scored prompts share what is left.
             self._spare_logits = self._max_logits - len(self.running)
             for sequence in self._prefilling:
@@ -163,17 +200,18 @@ class Scheduler:
                     budget -= self._plan_chunk(sequence, budget, chunks)
             if self.preemptions == preemptions:
                 self._admit(budget, chunks)
-        return StepPlan(rows, chunks)
+        return StepPlan(group, chunks)
 
     def advance(self, plan: StepPlan) -> None:
         """Count what the step computed, and name the blocks that it completed."""
         table = self._table
-        rows = plan.rows
+        group = plan.group
+        rows = group.rows
         if rows.size:
-            computed = table.computed[rows] + 1
-            table.computed[rows] = computed
-            if self._shares_prefixes:
-                for row in rows[computed % self._block_size == 0]:
+            table.computed[rows] += 1
+            group.steps_to_border -= 1
+            if group.steps_to_border == 0 and self._shares_prefixes:
+                for row in rows[table.computed[rows] % self._block_size == 0]:
                     sequence = self._by_row[row]
                     if sequence is not None:  # what failed has ended, and its blocks hold nothing
                         self._name_blocks(sequence)
@@ -189,22 +227,28 @@ class Scheduler:
                 sequence.is_decoding = True
                 self._decoding = None
 
-    def _plan_decodes(self) -> NDArray[np.intp]:
-        rows = self._decoding_rows()
-        table = self._table
-        full = table.computed[rows] >= table.num_blocks[rows] * self._block_size
-        if full.any():
-            for row in rows[full]:
-                sequence = self._by_row[row]
-                if sequence is not None and sequence.is_decoding:  # it may just have been put back
-                    self._grow(sequence)
-            rows = self._decoding_rows()
-        return rows
+    def _plan_decodes(self) -> DecodeGroup:
+        group = self._decode_group()
+        group.is_at_border = group.steps_to_border == 0 and group.rows.size > 0
+        if not group.is_at_border:
+            return group
+        table, rows = self._table, group.rows
+        for row in rows[table.computed[rows] >= table.num_blocks[rows] * self._block_size]:
+            sequence = self._by_row[row]
+            if sequence is not None and sequence.is_decoding:  # it may just have been put back
+                self._grow(sequence)
+        group = self._decode_group()
+        if group.rows.size:
+            left = self._block_size - table.computed[group.rows] % self._block_size
+            group.steps_to_border = int(left.min())
+            group.is_at_border = True
+        return group
 
-    def _decoding_rows(self) -> NDArray[np.intp]:
+    def _decode_group(self) -> DecodeGroup:
         if self._decoding is None:
             listed = [sequence.row for sequence in self.running if sequence.is_decoding]
-            self._decoding = np.array(listed, np.intp)
+            rows = np.array(listed, np.intp)
+            self._decoding = DecodeGroup(self._table, rows, self._block_size)
         return self._decoding
 
     def _plan_chunk(self, sequence: Sequence, budget: int, chunks: list[Chunk]) -> int:
