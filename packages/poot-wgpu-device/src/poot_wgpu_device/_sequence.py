@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +15,7 @@ from poot_core import DeviceError, ShapeError, UnsupportedError, f32
 from poot_executor import (
     BufferArgument,
     GridArgument,
+    GridDim,
     Launch,
     ScalarArgument,
     SymbolArgument,
@@ -57,6 +58,9 @@ class WgpuSequence:
         sizes = [-(-4 * x.num_words // alignment) * alignment for x in self._launches]
         self._starts = [sum(sizes[:number]) for number in range(len(sizes))]
         self._words: Words = np.zeros(max(4, sum(sizes) // 4), np.uint32)
+        self._places: list[int] = []
+        self._sources: list[int] = []
+        self._grid_places: list[tuple[int, GridDim]] = []
         self._groups: list[Any] = []
         self._uniform: Any = None
         if launches:
@@ -74,6 +78,12 @@ class WgpuSequence:
             self._groups.append(launch.group)
             first = start // 4
             self._words[first : first + len(launch.words)] = launch.words
+            for number, _, source in launch.open:
+                if isinstance(source, GridDim):
+                    self._grid_places.append((first + number, source))
+                else:
+                    self._places.append(first + number)
+                    self._sources.append(self.symbols.index(source))
 
     def key(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Return the symbols' values.
@@ -102,9 +112,10 @@ class WgpuSequence:
             if len(self._steps) > _MAX_STEPS:
                 self._steps.popitem(last=False)
         if key != self._bound:
-            values = dict(zip(self.symbols, key, strict=True))
-            for launch, start in zip(self._launches, self._starts, strict=True):
-                launch.patch(self._words[start // 4 :], values)
+            if self._places:
+                self._words[self._places] = np.array(key, np.uint32)[self._sources]
+            for place, dim in self._grid_places:
+                self._words[place] = dim.count(dict(zip(self.symbols, key, strict=True)))
             if self._launches:
                 self._gpu.write(self._uniform, 0, self._words.view(np.uint8))
             self._bound = key
@@ -148,9 +159,11 @@ class _Prepared:
         self._grid = tuple(Size.parse(text) for text in package.grid)
         self._dims = launch.grid
         self._known: dict[str, int] = {}
-        self._open: list[tuple[int, str, Callable[[Mapping[str, int]], int]]] = []
+        self.open: list[tuple[int, str, str | GridDim]] = []
+        self._dispatches: dict[tuple[int, ...], Dispatch | None] = {}
         self._buffers: list[WgpuBuffer] = []
         self.arrays: BoundArrays = self._settle(launch, limits)
+        self._grid_symbols = self._symbols_of_grid()
 
     def _settle(self, launch: Launch, limits: BufferLimits) -> BoundArrays:
         places: dict[int, tuple[WgpuBuffer, int]] = {}
@@ -167,9 +180,9 @@ class _Prepared:
                     places[number] = (cast("WgpuBuffer", buffer), offset)
                     self._buffers.append(cast("WgpuBuffer", buffer))
                 case SymbolArgument(symbol):
-                    self._open.append((number, name, _lookup(symbol)))
+                    self.open.append((number, name, symbol))
                 case GridArgument(axis):
-                    self._open.append((number, name, launch.grid[axis].count))
+                    self.open.append((number, name, launch.grid[axis]))
                 case ScalarArgument():
                     self.words[number] = self._scalar(name, argument)
                     if argument.dtype.is_integer:
@@ -178,6 +191,15 @@ class _Prepared:
         for number, offset in arrays.offsets.items():
             self.words[number] = offset
         return arrays
+
+    def _symbols_of_grid(self) -> tuple[str, ...]:
+        """Return the symbols on which the number of workgroups depends."""
+        found = [dim.symbol for dim in self._dims]
+        needed: frozenset[str] = frozenset().union(*(size.parameters() for size in self._grid))
+        for _, name, source in self.open:
+            if name in needed:
+                found.append(source.symbol if isinstance(source, GridDim) else source)
+        return tuple(dict.fromkeys(symbol for symbol in found if symbol is not None))
 
     def _scalar(self, name: str, argument: ScalarArgument) -> int:
         if argument.dtype is f32:
@@ -189,18 +211,22 @@ class _Prepared:
             )
         return value & 0xFFFFFFFF
 
-    def patch(self, words: Words, values: Mapping[str, int]) -> None:
-        """Write what symbols stand for into the launch's words."""
-        for number, _, value in self._open:
-            words[number] = value(values)
-
     def dispatch(self, values: Mapping[str, int], most: int) -> Dispatch | None:
-        """Return the dispatch for the symbols' values."""
+        """Return the dispatch for the symbols' values; most launches see few of them change."""
+        key = tuple([values[name] for name in self._grid_symbols])
+        if key not in self._dispatches:
+            if len(self._dispatches) >= _MAX_STEPS:
+                self._dispatches.clear()
+            self._dispatches[key] = self._dispatch(values, most)
+        return self._dispatches[key]
+
+    def _dispatch(self, values: Mapping[str, int], most: int) -> Dispatch | None:
         if any(dim.count(values) == 0 for dim in self._dims):
             return None
         scalars = dict(self._known)
-        for _, name, value in self._open:
-            scalars[name] = value(values)
+        for _, name, source in self.open:
+            known = isinstance(source, GridDim)
+            scalars[name] = source.count(values) if known else values[source]
         total = math.prod(size.evaluate(scalars) for size in self._grid)
         if total <= 0:
             return None
@@ -210,10 +236,6 @@ class _Prepared:
                 f"launch {self._label!r} has {total} workgroups, the adapter takes {most * most}"
             )
         return self.pipeline, self.group, -(-total // rows), rows
-
-
-def _lookup(symbol: str) -> Callable[[Mapping[str, int]], int]:
-    return lambda values: values[symbol]
 
 
 def _symbols(launches: Sequence[Launch]) -> tuple[str, ...]:
