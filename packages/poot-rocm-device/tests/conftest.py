@@ -72,3 +72,25 @@ def kernels(device):
 @pytest.fixture
 def kernel_list():
     return KERNELS.ALL
+
+
+@pytest.fixture
+def simulated(monkeypatch, service, tmp_path_factory):
+    """Make the backend ``rocm`` open a simulated GPU; call it with an architecture."""
+    import poot_rocm_device
+
+    monkeypatch.delenv("POOT_HIDE_DEVICES", raising=False)  # that is for real devices
+    opened = []
+
+    def choose(arch, order="lockstep"):
+        def open_simulated(settings, threads=None):
+            hip = SimulatedHip(service.cache, arch)
+            hip.order = order
+            opened.append(hip)
+            driver, linker = Driver(hip), Linker(unlinked)
+            return open_device(settings, threads, driver=driver, linker=linker, service=service)
+
+        monkeypatch.setattr(poot_rocm_device, "open_device", open_simulated)
+        return opened
+
+    return choose
