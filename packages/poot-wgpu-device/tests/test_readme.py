@@ -15,7 +15,7 @@ pytestmark = pytest.mark.device
 def test_the_example_prints_its_comment(device) -> None:
     assert device.caps.name
     text = (Path(__file__).parents[1] / "README.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (example,) = re.findall(r"```python no-run\n(.*?)```", text, re.DOTALL)
     done = subprocess.run(
         [sys.executable, "-c", example], capture_output=True, text=True, check=False
     )
