@@ -80,7 +80,7 @@ def llvm_target(kind: CompileKind, target: Target) -> LlvmTarget:
             return LlvmTarget(
                 triple="amdgcn-amd-amdhsa",
                 cpu=target.arch,
-                features=features,
+                features="",  # an AMD target's features are poot's own words
                 reloc="pic",
                 output=kind.removeprefix("llvm-amdgcn-"),
                 self_contained=False,

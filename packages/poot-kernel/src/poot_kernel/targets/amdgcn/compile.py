@@ -10,6 +10,7 @@ from poot_kernel.ir.core import KernelFunction
 from poot_kernel.ir.types import ArrayType
 from poot_kernel.targets.amdgcn.atoms import architecture
 from poot_kernel.targets.amdgcn.machine import AmdMachine
+from poot_kernel.targets.common.chunks import ChunkedProducts
 from poot_kernel.targets.common.lower import (
     DeviceKernel,
     default_threads,
@@ -17,7 +18,6 @@ from poot_kernel.targets.common.lower import (
     parameter_dtypes,
 )
 from poot_kernel.targets.common.machine import Register
-from poot_kernel.targets.common.products import FragmentProducts
 
 __all__ = ["compile_amdgcn", "package_kernels"]
 
@@ -46,7 +46,7 @@ def compile_amdgcn(
     arguments = [Register(f"%p{number}", dtype) for number, (_, dtype) in enumerate(found)]
     parameters = [f"{_parameter_type(x.dtype)} {x.code}" for x in arguments]
     low = lower_kernel(
-        kernel, machine, FragmentProducts(), arguments, threads=count, multiples=multiples or {}
+        kernel, machine, ChunkedProducts(), arguments, threads=count, multiples=multiples or {}
     )
     block = f"[{max(16, low.shared_bytes)} x i8]"
     lines = [

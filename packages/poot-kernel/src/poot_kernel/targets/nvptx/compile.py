@@ -9,6 +9,7 @@ from poot_kernel.compile import CompileService, KernelPackage, KernelSplit, Pack
 from poot_kernel.ir.core import KernelFunction
 from poot_kernel.ir.sizes import ceildiv
 from poot_kernel.ir.types import ArrayType
+from poot_kernel.targets.common.chunks import CHUNK, ChunkedProducts
 from poot_kernel.targets.common.lower import (
     DeviceKernel,
     default_threads,
@@ -17,7 +18,6 @@ from poot_kernel.targets.common.lower import (
 )
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import FragmentProducts
-from poot_kernel.targets.nvptx.chunks import CHUNK, ChunkedProducts
 from poot_kernel.targets.nvptx.dealt import DealtProducts, most_turns, suits_dealt
 from poot_kernel.targets.nvptx.machine import REGION, PtxMachine, capability_of
 from poot_kernel.targets.nvptx.split import MAX_WARPS, SplitProducts, depth_of, suits_split

@@ -18,6 +18,7 @@ from typing import cast
 from poot_core import DType, f32
 from poot_kernel.ir.core import KernelFunction, Op
 from poot_kernel.ir.types import TileType
+from poot_kernel.targets.common.chunks import CHUNK
 from poot_kernel.targets.common.copies import Pointer, product_operands
 from poot_kernel.targets.common.fragments import Bit, bits_along, log2
 from poot_kernel.targets.common.lowering import Lowering
@@ -25,7 +26,6 @@ from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import Atom, AtomSide, FragmentProducts
 from poot_kernel.targets.common.staging import Stage, StagedCopy
 from poot_kernel.targets.common.tiles import FragmentTile, MemoryTile, UniformTile
-from poot_kernel.targets.nvptx.chunks import CHUNK
 from poot_kernel.targets.nvptx.machine import PtxMachine
 
 __all__ = ["MAX_WARPS", "SplitProducts", "depth_of", "suits_split"]

@@ -25,7 +25,7 @@ from poot_kernel.targets.common.products import FragmentProducts
 from poot_kernel.targets.common.promises import Promises
 from poot_kernel.targets.common.staging import StagedCopy
 from poot_kernel.targets.common.tiles import FragmentTile, MemoryTile, Stride, Tile
-from poot_kernel.targets.nvptx.chunks import CHUNK, is_chunked
+from poot_kernel.targets.common.chunks import CHUNK, is_chunked
 from poot_kernel.targets.nvptx.machine import PtxMachine
 
 __all__ = ["WarpgroupProducts", "suits_warpgroups", "warpgroup_rows"]
