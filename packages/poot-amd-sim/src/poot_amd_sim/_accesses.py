@@ -275,7 +275,7 @@ def build_local(instruction: Instruction) -> Step:
             else:
                 _spill(waves, value, data, places, form)
         numbers = [n for v in values for n in _numbers(v, form[1])] if loads else ()
-        waves.issue("lds", numbers)
+        waves.issue_local(numbers)
 
     return run
 
@@ -317,9 +317,10 @@ def _local_atomic(instruction: Instruction) -> Step:
         values = _full(waves, value(waves))[waves.mask]
         old = _combined(waves.local.reshape(-1), places, values, combine, dtype)
         if result is None:
-            waves.issue("lds")
+            waves.issue_local(())
         else:
             _returned(waves, result, old, "lds")
+            waves.last_local[waves.selected] = waves.issued["lds"][waves.selected]
 
     return run
 

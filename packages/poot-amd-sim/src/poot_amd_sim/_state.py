@@ -61,6 +61,7 @@ class Waves:
         self.arrived = {name: np.zeros(count, np.int64) for name in _COUNTERS}
         self.pending: dict[str, dict[int, NDArray[np.int64]]] = {n: {} for n in _COUNTERS}
         self.maybe_pending: set[int] = set()
+        self.last_local = np.zeros(count, np.int64)  # exchanges of lanes touch no memory
         self.select(np.arange(count))
 
     def select(self, waves: NDArray[np.intp]) -> None:
@@ -148,6 +149,11 @@ class Waves:
             held[self.selected] = self.issued[counter][self.selected]
             self.maybe_pending.add(register)
 
+    def issue_local(self, registers: Iterable[int]) -> None:
+        """Count an access to workgroup memory, which barriers order."""
+        self.issue("lds", registers)
+        self.last_local[self.selected] = self.issued["lds"][self.selected]
+
     def wait(self, counter: str, left: int) -> None:
         """Wait until at most ``left`` operations of a counter that returns in order are out."""
         reached = self.issued[counter][self.selected] - left
@@ -187,7 +193,7 @@ class Waves:
 
     def check_barrier(self, text: str) -> None:
         """Fault if workgroup memory operations are out when a wave arrives at a barrier."""
-        out = self.issued["lds"][self.selected] > self.arrived["lds"][self.selected]
+        out = self.last_local[self.selected] > self.arrived["lds"][self.selected]
         if out.any():
             raise SimulationFault(
                 f"{text}: workgroup memory operations were not waited for before the barrier",

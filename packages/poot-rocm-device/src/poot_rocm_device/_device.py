@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from poot_core import CompileError, DeviceCaps, DeviceError, Settings, ShapeError, Target
 from poot_executor import Buffer, Launch, PreparedSequence
 from poot_kernel.compile import CompiledObject, CompileService, KernelPackage
+from poot_kernel.targets.amdgcn import target_features
 from poot_rocm_device._driver import Driver
 from poot_rocm_device._linker import Linker
 from poot_rocm_device._machine import MachineFacts, open_machine
@@ -72,7 +73,7 @@ class RocmDevice:
         self._owns_service = service is None
         self.service = service if service is not None else CompileService(settings)
         facts = self._facts
-        self.target = Target("rocm", facts.arch)
+        self.target = Target("rocm", facts.arch, target_features(facts.arch))
         self.caps = DeviceCaps(
             name=facts.name,
             vector_bytes=16,

@@ -6,7 +6,7 @@ from poot_core import UnsupportedError
 from poot_kernel.targets.common.fragments import Bit, bits_along
 from poot_kernel.targets.common.products import Atom, AtomSide, dot_atoms
 
-__all__ = ["Architecture", "architecture", "wave_size"]
+__all__ = ["Architecture", "architecture", "target_features", "wave_size"]
 
 
 class Architecture:
@@ -96,3 +96,15 @@ def wave_size(name: str) -> int:
         UnsupportedError: If it is not covered yet.
     """
     return architecture(name).subgroup_size
+
+
+def target_features(name: str) -> frozenset[str]:
+    """Return the features of a target: what planners may ask of kernels for an architecture.
+
+    ``mma-k16``: one matrix instruction of 16 k serves every tile shape, so that sums have one order.
+
+    Raises:
+        UnsupportedError: If it is not covered yet.
+    """
+    has_matrix = any(not atom.is_dot for atom in architecture(name).atoms)
+    return frozenset({"mma-k16"} if has_matrix else ())
