@@ -47,7 +47,7 @@ def start(*arguments: str, environment: Mapping[str, str] | None = None) -> Serv
     lines: list[str] = []
     for line in process.stderr:
         lines.append(line)
-        if line.startswith("curl "):
+        if "curl " in line:
             match = re.search(r"http://[\d.]+:\d+", line)
             assert match is not None
             return Server(process, match[0])

@@ -56,5 +56,5 @@ def test_every_setting_is_an_option() -> None:
 def test_variables_of_other_layers_pass_and_unknown_ones_do_not() -> None:
     found = load_settings({}, {"POOT_KERNEL_CACHE": "0", "POOT_BACKEND": "oracle"}, None)
     assert found.engine.backend == "oracle"
-    with pytest.raises(SettingsError, match="POOT_MAX_REQUEST is no variable.*POOT_MAX_REQUESTS"):
+    with pytest.raises(SettingsError, match=r"POOT_MAX_REQUEST is no variable.*POOT_MAX_REQUESTS"):
         load_settings({}, {"POOT_MAX_REQUEST": "1"}, None)

@@ -76,6 +76,7 @@ class EngineLoop:
         self._key_of: dict[int, int] = {}
         self._id_of: dict[int, int] = {}
         self._step_s = 0.0
+        self._is_stale = False  # whether something left since the metrics were sent
         # Constraints compile on a thread of their own, one at a time, while steps go on.
         self._compiling: dict[int, _Compiling] = {}
         self._compiler = ThreadPoolExecutor(1, "constraints")
@@ -92,6 +93,8 @@ class EngineLoop:
                 self._admit_compiled()
                 if self._driver.has_work:
                     self._step()
+                elif self._is_stale:
+                    self._report([], [], [])
         finally:
             self._compiler.shutdown(wait=False, cancel_futures=True)
             self._poll.unregister(self._wake_reader)
@@ -127,6 +130,7 @@ class EngineLoop:
             if request_id is not None:
                 del self._key_of[request_id]
                 self._driver.cancel(request_id)
+                self._is_stale = True
             return
         request = Request(
             prompt_ids=cast(Any, np.frombuffer(frame.prompt, "<i4")),  # an array of ids
@@ -200,9 +204,11 @@ class EngineLoop:
         keys = [key_of[request_id] for request_id in outcome.request_ids]
         events = [self._translate(event) for event in outcome.events]
         self._step_s += perf_counter() - start
-        frame = Stepped(
-            keys=keys, token_ids=outcome.token_ids, events=events, metrics=self._metrics()
-        )
+        self._report(keys, outcome.token_ids, events)
+
+    def _report(self, keys: list[int], token_ids: list[int], events: list[RowEvent]) -> None:
+        self._is_stale = False
+        frame = Stepped(keys=keys, token_ids=token_ids, events=events, metrics=self._metrics())
         self._connection.sendall(encode_frame(frame))
 
     def _metrics(self) -> EngineMetrics:

@@ -21,6 +21,7 @@ from poot_serve._errors import JsonResponse, anthropic_error
 from poot_serve._event_stream import Collected, answer_with, sse
 from poot_serve._parsing.deltas import CallArguments, CallBegin, Content, Delta, Reasoning
 from poot_serve._record import record_of
+from poot_serve._sampling import params_of
 from poot_serve._state import ServerState
 from poot_serve._wire.anthropic import (
     AnthropicMessage,
@@ -36,7 +37,7 @@ from poot_serve._wire.anthropic import (
     ToolUseBlock,
 )
 from poot_serve._wire.chat import GivenCall, GivenFunction, Message
-from poot_serve._wire.common import FunctionSpec, Tool
+from poot_serve._wire.common import FunctionSpec, SamplingFields, Tool
 
 __all__ = ["count_tokens", "messages"]
 
@@ -47,19 +48,14 @@ async def messages(http: HttpRequest) -> Response:
     """Answer a conversation."""
     state, record = state_of(http), record_of(http)
     body = await read_request(http, MessagesRequest)
-    values = {
-        name: value
-        for name in ("temperature", "top_p", "top_k")
-        if (value := getattr(body, name)) is not None
-    }
-    params = SamplingParams(
-        **{
-            **state.sampling_defaults,
-            **values,
-            "max_tokens": body.max_tokens,
-            "stop": tuple(body.stop_sequences or ()),
-        }
+    fields = SamplingFields(
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        max_tokens=body.max_tokens,
+        stop=body.stop_sequences,
     )
+    params = params_of(fields, state.sampling_defaults)
     prepared = await prepare_chat(state, _ask_of(state, body, params))
     choices = begin_choices(
         state,

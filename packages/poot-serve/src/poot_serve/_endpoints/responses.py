@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from poot_core import RequestError
-from poot_llm import Constraint, SamplingParams
+from poot_llm import Constraint
 from poot_serve._chat_run import ChatAsk, begin_choices, prepare_chat
 from poot_serve._conversation import template_messages
 from poot_serve._endpoints.chat import template_variables
@@ -16,7 +14,7 @@ from poot_serve._endpoints.requests import read_request, state_of
 from poot_serve._endpoints.responses_answer import ResponsesAnswer
 from poot_serve._event_stream import answer_with
 from poot_serve._record import record_of
-from poot_serve._sampling import constraint_of
+from poot_serve._sampling import constraint_of, params_of
 from poot_serve._state import ServerState
 from poot_serve._wire.chat import ContentPart, GivenCall, GivenFunction, Message
 from poot_serve._wire.common import (
@@ -85,11 +83,15 @@ def _ask_of(state: ServerState, body: ResponsesRequest) -> ChatAsk:
         choice = choice.name
     elif not tools and choice == "auto":
         choice = "none"
-    values: dict[str, Any] = dict(state.sampling_defaults)
-    for name in ("temperature", "top_p", "top_k", "min_p", "seed"):
-        if getattr(body, name) is not None:
-            values[name] = getattr(body, name)
-    params = SamplingParams(**{**values, "max_tokens": body.max_output_tokens})
+    fields = SamplingFields(
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        min_p=body.min_p,
+        seed=body.seed,
+        max_tokens=body.max_output_tokens,
+    )
+    params = params_of(fields, state.sampling_defaults)
     effort = body.reasoning.effort if body.reasoning is not None else None
     return ChatAsk(
         messages=template_messages(given, state.answer_format),

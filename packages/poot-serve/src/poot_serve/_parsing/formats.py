@@ -179,15 +179,14 @@ class AnswerFormat:
     def _call_parser(self, tools: Mapping[str, dict[str, Any]]) -> Parser:
         if not tools or self.tools is None:
             return PlainText()
-        markers = _TOOLS[self.tools].markers
+        opener, closer = (*_TOOLS[self.tools].markers, "")[:2]
         match self.tools:
             case "mistral":
                 return MistralCalls()
             case "llama3":
-                return BareCalls(markers[0], names=frozenset(tools))
+                return BareCalls(opener, names=frozenset(tools))
             case _:
-                closer = markers[1] if len(markers) > 1 else ""
-                return MarkedCalls(markers[0], closer, tools=dict(tools))
+                return MarkedCalls(opener, closer, tools=dict(tools))
 
 
 def _tools_of(template: str) -> str:
