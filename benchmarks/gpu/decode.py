@@ -158,6 +158,24 @@ def invariance(engine: Any, name: str, length: int = 203) -> None:
     report(f"{name} invariance", **{k: float((v == whole).mean()) for k, v in ways.items()})
 
 
+def against_oracle(engine: Any, name: str) -> None:
+    """Compare logits with the NumPy oracle's, for models that it can run."""
+    oracle = open_random(name, "oracle", context=engine.info.options.context_tokens,
+                         rows=engine.info.options.max_sequences,
+                         tokens=engine.info.options.max_step_tokens)  # fmt: skip
+    worst = 0.0
+    for rows in ([(0, 0, 90)], [(0, 90, 1)], [(0, 91, 3), (1, 0, 40), (2, 0, 1)]):
+        step = step_of(engine, rows)
+        found: list[np.ndarray] = []
+        for each in (engine, oracle):
+            each.forward(step)
+            found.append(np.array(each.logits()))
+        spread = found[1].std()
+        worst = max(worst, float(np.abs(found[0] - found[1]).max() / spread))
+    oracle.close()
+    report(f"{name} oracle", largest_difference_over_spread=worst)
+
+
 def prefill(engine: Any, name: str, tokens: int, *, details: bool) -> None:
     step = step_of(engine, [(0, 0, tokens)])
     device = engine.runner.device
@@ -194,6 +212,8 @@ def main() -> int:
             engine = open_random(name, options.backend, context=max(tokens, options.context + 64),
                                  rows=max(options.rows), tokens=tokens)  # fmt: skip
             invariance(engine, name)
+            if name == "tiny":
+                against_oracle(engine, name)
             for rows in options.rows:
                 decode(engine, name, rows, options.context, details=options.details)
             prefill(engine, name, tokens, details=options.details)

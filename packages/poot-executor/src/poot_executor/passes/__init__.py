@@ -9,6 +9,7 @@ from poot_executor.passes.epilogues import (
     SplitHalves,
     StackSiblings,
 )
+from poot_executor.passes.rounded import StoreRounded
 
 __all__ = [
     "AbsorbEpilogues",
@@ -21,5 +22,6 @@ __all__ = [
     "RoundActivations",
     "SplitHalves",
     "StackSiblings",
+    "StoreRounded",
     "choose_activation",
 ]

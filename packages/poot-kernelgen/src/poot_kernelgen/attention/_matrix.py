@@ -37,6 +37,9 @@ def suits_matrix_attention(request: AttendRequest, target: Target, caps: DeviceC
         and key.dtype in {"f16", "bf16"}
         and key.num_kv_heads == value.num_kv_heads
         and key.block_size == value.block_size
+        and not (key.pairs or value.pairs)
+        and request.split <= 16 * _PART
+        and request.causal
         and not (request.sinks or request.alibi or request.softcap is not None)
         and all(size & (size - 1) == 0 for size in sizes)
         and min(sizes[:2]) >= 16

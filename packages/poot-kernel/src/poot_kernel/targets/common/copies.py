@@ -127,7 +127,7 @@ def _bound(
     NOTE: a whole tile may still lie past the end, but grids and loops that follow the array's
     extent start none there.
     """
-    if size is None:
+    if size is None or low.is_whole:
         return None
     if low.promises.of(start) % extent == 0 and low.promises.of_size(size) % extent == 0:
         return None

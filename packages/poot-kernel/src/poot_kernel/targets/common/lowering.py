@@ -75,6 +75,7 @@ class Lowering:
         layouts: Solved layout of tile values, see ``solve_layouts``.
         shared_bytes: Shared memory allocated so far.
         stage: What copies that feed products do now: see ``Stage``.
+        is_whole: Whether the tiles that are stored now are known to lie inside of their arrays.
         late: Collects stores that may wait for the loads of neighbouring turns, or None.
         place: Coordinates of the workgroup where a schedule loops over them.
     """
@@ -98,6 +99,7 @@ class Lowering:
         self.layouts: dict[Value, Fragment] = {}
         self.shared_bytes = 0
         self.stage: CopyStage | None = None
+        self.is_whole = False
         self.late: list[Callable[[], None]] | None = None
         self.sizes: dict[str, Register] = {}
         self.place: tuple[Register, ...] | None = None

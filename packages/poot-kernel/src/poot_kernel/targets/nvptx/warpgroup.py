@@ -10,12 +10,13 @@ warpgroups that multiply.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from poot_core import boolean, f32, u32, u64
 from poot_kernel.ir.core import KernelFunction, Op, Value
 from poot_kernel.ir.types import ArrayType, TileType
+from poot_kernel.targets.common.chunks import CHUNK, is_chunked
 from poot_kernel.targets.common.copies import product_operands
 from poot_kernel.targets.common.fragments import Bit, Fragment, bits_along
 from poot_kernel.targets.common.lower import TensorMap
@@ -25,7 +26,6 @@ from poot_kernel.targets.common.products import FragmentProducts
 from poot_kernel.targets.common.promises import Promises
 from poot_kernel.targets.common.staging import StagedCopy
 from poot_kernel.targets.common.tiles import FragmentTile, MemoryTile, Stride, Tile
-from poot_kernel.targets.common.chunks import CHUNK, is_chunked
 from poot_kernel.targets.nvptx.machine import PtxMachine
 
 __all__ = ["WarpgroupProducts", "suits_warpgroups", "warpgroup_rows"]
@@ -36,6 +36,7 @@ ROW_BYTES = 128  # of a swizzled tile: 64 elements of k
 TILE_ROWS = 8  # tiles that walk down together, for L2
 CLUSTER = 2  # workgroups that share one operand: each loads a half for both
 CHUNKED_COLUMNS = 128  # sums of a chunk and of all chunks share the registers
+FILLING = 100  # spans that keep most of a device's multiprocessors busy
 SPAN_COLUMNS = 64  # tiles this narrow are multiplied side by side
 _VIEWS = ("transpose", "mma", "yield")
 
@@ -100,17 +101,22 @@ class _Ring:
         self.stages = max(2, cast(int, op.attributes["stages"]))
         copies = [o for o in op.regions[0].operations if o.opcode.startswith("copy")]
         self.offsets: dict[Op, int] = {}
-        self.slot_bytes = 0
+        self.stride = 0  # bytes of a slot of the widest span
         for copy in copies:
-            self.offsets[copy] = self.slot_bytes
-            self.slot_bytes += self.rows(copy) * ROW_BYTES
-        size = self.stages * self.slot_bytes
+            self.offsets[copy] = self.stride
+            self.stride += self.rows(copy) * ROW_BYTES
+        size = self.stages * self.stride
         ops = low.arithmetic
         block = low.allocate("ring", size + 2048)
         self.base = ops.integer("and", ops.add(block, 1023), 0xFFFFFC00)
         self.full, self.empty = ops.add(self.base, size), ops.add(self.base, size + 8 * self.stages)
         self.slot = self.machine.variable(ops.word(0))
         self.parity = self.machine.variable(ops.word(0))
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes that fill a slot at the present span."""
+        return sum(self.rows(copy) * ROW_BYTES for copy in self.offsets)
 
     def rows(self, copy: Op) -> int:
         """Return how many rows of a copy a slot holds: those of all tiles of a span."""
@@ -153,7 +159,7 @@ class _Ring:
     def tile(self, copy: Op, slot: Register) -> MemoryTile:
         """Return a copy's tile: rows of 128 bytes, swizzled as TMA and wgmma agree."""
         found, ops = cast(TileType, copy.result.type), self.low.arithmetic
-        base = ops.add(ops.add(ops.mul(slot, self.slot_bytes), self.base), self.offsets[copy])
+        base = ops.add(ops.add(ops.mul(slot, self.stride), self.base), self.offsets[copy])
         sides = zip((ROW_BYTES, 2), found.shape, strict=True)
         strides = tuple(
             tuple(Stride(step * b.step) for b in bits_along(0, 1, e)) for step, e in sides
@@ -190,11 +196,15 @@ class _Issue:
             base = ops.add(base, ops.mul(self.rank, half * ROW_BYTES))
             form = ".multicast::cluster"
             mask = f", {self.ring.machine.half((1 << CLUSTER) - 1)}"
-        self.ring.machine.line(
-            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-            f"{form} [{base.code}], [{self.maps[op.operands[0]]}, {{{column.code}, {row.code}}}], "
-            f"[{full.code}]{mask}"
-        )
+        pieces = self.ring.span if op is self.ring.wide and op is not self.shared else 1
+        for number in range(pieces):
+            at = ops.add(base, number * ROWS * ROW_BYTES)
+            line = ops.add(row, number * ROWS)
+            self.ring.machine.line(
+                "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                f"{form} [{at.code}], [{self.maps[op.operands[0]]}, {{{column.code}, {line.code}}}]"
+                f", [{full.code}]{mask}"
+            )
         return tile
 
 
@@ -273,8 +283,8 @@ class WarpgroupProducts(FragmentProducts):
             memory = cast(ArrayType, array.type)
             sizes = tuple(size for size in memory.shape if size is not None)
             box = cast(TileType, op.result.type).shape
-            rows = self.ring.rows(op) // (CLUSTER if op is self.shared else 1)
-            box = (rows, *box[1:])
+            if op is self.shared:
+                box = (self.ring.rows(op) // CLUSTER, *box[1:])
             place = low.kernel.parameters.index(array)
             self.tensor_maps.append(TensorMap(parameter=place, shape=sizes, box=box))
 
@@ -283,12 +293,29 @@ class WarpgroupProducts(FragmentProducts):
         machine.line("setmaxnreg.dec.sync.aligned.u32 40")
         one = machine.compare("eq", low.thread(), low.arithmetic.word(low.threads))
         self.is_loading = True
-        machine.branch(one, lambda: self._tiles(low))
+        machine.branch(one, lambda: self._spans(low))
         self.is_loading = False
 
     def _multiply(self, low: Lowering) -> None:
         cast(PtxMachine, low.machine).line("setmaxnreg.inc.sync.aligned.u32 232")
-        self._tiles(low)
+        self._spans(low)
+
+    def _spans(self, low: Lowering) -> None:
+        """Lower for the widest span, and where that would leave workgroups idle for single tiles."""
+        machine, ring = low.machine, cast(_Ring, self.ring)
+        if self.span == 1 or self.pairs_rows(low):
+            self._tiles(low)
+            return
+        widest = self.span
+        columns = low.arithmetic.convert(low.size(low.kernel.grid[0]), u32)
+        fills = machine.compare("ge", columns, low.arithmetic.word(FILLING * widest))
+
+        def single() -> None:
+            self.span = ring.span = 1
+            self._tiles(low)
+            self.span = ring.span = widest
+
+        machine.branch(fills, lambda: self._tiles(low), single)
 
     def _tiles(self, low: Lowering) -> None:
         """Loop over spans of tiles, a few rows of them at a time, and the cluster's two at once."""
@@ -368,7 +395,49 @@ class WarpgroupProducts(FragmentProducts):
                 for op in operations[place + 1 :]:
                     low.operation(op)
 
-            machine.branch(inside, rest)
+            def either(column: Register = column, rest: Callable[[], None] = rest) -> None:
+                machine.branch(
+                    self._is_whole(low, column, y), lambda: self._as_whole(low, rest), rest
+                )
+
+            machine.branch(inside, either)
+
+    def _is_whole(self, low: Lowering, x: Register, y: Register) -> Register:
+        """Return whether no mask is needed: the tile ends inside, and rows are multiples of 4."""
+        machine, ops = low.machine, low.arithmetic
+        found: Register | None = None
+        for place, size in zip((x, y), low.kernel.grid, strict=True):
+            if size.kind != "ceildiv":
+                continue
+            extent, by = size.arguments
+            end = ops.mul(ops.convert(ops.add(place, 1), low.index_dtype), low.size(by))
+            inside = machine.compare("le", end, low.size(extent))
+            found = inside if found is None else machine.binary("and", found, inside)
+        for name in self._strides(low):
+            rest = ops.integer("and", low.sizes[name], 3)
+            even = machine.compare("eq", rest, machine.constant(0, rest.dtype))
+            found = even if found is None else machine.binary("and", found, even)
+        return found or machine.constant(1, boolean)
+
+    def _strides(self, low: Lowering) -> list[str]:
+        """Return the parameters that rows of the results and of what they are made of are apart."""
+        names: dict[str, None] = {}
+        for value in low.kernel.parameters:
+            memory = value.type
+            if isinstance(memory, ArrayType) and memory.rank == 2 and memory.dtype.bits <= 32:
+                for size in low.stride_sizes(memory)[:1]:
+                    if size.kind == "parameter":
+                        names[size.name] = None
+        return list(names)
+
+    def _as_whole(self, low: Lowering, emit: Callable[[], None]) -> None:
+        """Emit without masks."""
+        before = low.promises.multiples
+        known = {name: max(4, before.get(name, 1)) for name in self._strides(low)}
+        low.promises.multiples = {**before, **known}
+        low.is_whole = True
+        emit()
+        low.is_whole, low.promises.multiples = False, before
 
     def pipeline(self, low: Lowering, op: Op) -> bool:
         """Lower the pipeline for the present role."""
@@ -417,16 +486,18 @@ class WarpgroupProducts(FragmentProducts):
         counter, upper, _ = self._steps(low, op)
         if not is_chunked(op):
             self._set(machine, held, initial)
-            self._turns(low, op, held, (counter, upper), None)
+            self._turns(low, op, held, (counter, upper))
             low.set(op.results[0], FragmentTile(layout, f32, held))
             return
         totals = [machine.fresh(f32) for _ in initial]
         self._set(machine, totals, initial)
+        zero = machine.constant(0, f32)
 
         def chunk() -> None:
             start = machine.read(counter)
             end = ops.integer("min", ops.add(start, CHUNK), upper)
-            self._turns(low, op, held, (counter, end), start)
+            self._set(machine, held, [zero] * len(held))
+            self._turns(low, op, held, (counter, end))
             for total, part in zip(totals, held, strict=True):
                 machine.line(f"add.rn.f32 {total.code}, {total.code}, {part.code}")
 
@@ -438,10 +509,9 @@ class WarpgroupProducts(FragmentProducts):
             machine.line(f"mov.f32 {register.code}, {value.code}")
 
     def _turns(
-        self, low: Lowering, op: Op, held: list[Register], range_: tuple[str, Register],
-        fresh: Register | None,
-    ) -> None:  # fmt: skip
-        """Multiply steps up to an end and wait; with ``fresh`` sums begin anew at that step."""
+        self, low: Lowering, op: Op, held: list[Register], range_: tuple[str, Register]
+    ) -> None:
+        """Multiply steps up to an end and wait."""
         ring, machine, ops = cast(_Ring, self.ring), cast(PtxMachine, low.machine), low.arithmetic
         (product,) = (o for o in op.regions[1].operations if o.opcode == "mma")
         columns = low.layouts[product.result].shape[1] * self.span
@@ -469,9 +539,8 @@ class WarpgroupProducts(FragmentProducts):
             tiles = low.region(op.regions[0], [index])
             low.stage = None
             a, b = self._operands(low, op, product, tiles)
-            adds = None if fresh is None else machine.compare("ne", index, fresh)
             machine.line("wgmma.fence.sync.aligned")
-            self._products(low, held, a, b, columns, adds)
+            self._products(low, held, a, b, columns)
             machine.line("wgmma.commit_group.sync.aligned")
             machine.line("wgmma.wait_group.sync.aligned 1")
             release()
@@ -496,9 +565,8 @@ class WarpgroupProducts(FragmentProducts):
         return a, b
 
     def _products(
-        self, low: Lowering, held: list[Register], a: MemoryTile, b: MemoryTile, columns: int,
-        adds: Register | None,
-    ) -> None:  # fmt: skip
+        self, low: Lowering, held: list[Register], a: MemoryTile, b: MemoryTile, columns: int
+    ) -> None:
         machine, ops = cast(PtxMachine, low.machine), low.arithmetic
         group = ops.integer("shr", low.thread(), 7)
         left = self._descriptor(low, ops.add(a.base, ops.mul(group, ROWS * ROW_BYTES)))
@@ -507,10 +575,9 @@ class WarpgroupProducts(FragmentProducts):
         kind = a.dtype.name
         for number in range(a.shape[1] // 16):
             x, y = ops.add(left, 2 * number), ops.add(right, 2 * number)
-            scale = "1" if adds is None or number else adds.code
             machine.line(
                 f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
-                f"{{{names}}}, {x.code}, {y.code}, {scale}, 1, 1, 0, 0"
+                f"{{{names}}}, {x.code}, {y.code}, 1, 1, 1, 0, 0"
             )
 
     def _descriptor(self, low: Lowering, address: Register) -> Register:
