@@ -26,6 +26,7 @@ from poot_executor.passes import (
     RoundActivations,
     SplitHalves,
     StackSiblings,
+    StoreRounded,
     choose_activation,
 )
 from poot_graph_ir import Graph, Value
@@ -51,6 +52,7 @@ class PlanOptions:
         context_tokens: Longest sequence.
         layout: Returns the device layout of a stored type.
         query_tiles: Tokens of an attention work item: of a decode step, of any other.
+        shortest_split: Keys of an attention split where sequences are short.
         repeat_layers: Whether equal layers are planned once.
         outliers: When 8-bit operands keep what rounding lost of a block (``i8r``): largest element
             over root mean square of the row, before most products, before those that are added to a
@@ -65,18 +67,19 @@ class PlanOptions:
     context_tokens: int = 2048
     layout: Callable[[str], WeightLayout] = field(default=_plain_layout)
     query_tiles: tuple[int, int] = (1, 8)
+    shortest_split: int = 512
     repeat_layers: bool = True
     outliers: tuple[float, float, float] | None = (5.0, 6.0, 2.5)
     check: bool = False
 
     @property
     def split(self) -> int:
-        """Keys of an attention split: 512, more where a sequence would have over 16 of them.
+        """Keys of an attention split: the shortest, more where a sequence would have over 16.
 
         A prompt of up to so many tokens leaves no partial results; shorter splits balance decode
         better over many threads.
         """
-        split = 512
+        split = self.shortest_split
         while split * 16 < self.context_tokens:
             split *= 2
         return split
@@ -102,6 +105,8 @@ def pipeline(target: Target, options: PlanOptions) -> tuple[Pass, ...]:
         StackSiblings(interleave),
         AbsorbEpilogues(),
         RoundActivations(choose, options.outliers or (0.0, 0.0, 0.0)),
+        # Products on the host leave f32, which row programs round beside other work.
+        *([StoreRounded()] if "mma-k16" in target.features else []),
         RemoveDead(),
     )
 

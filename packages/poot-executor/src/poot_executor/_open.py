@@ -23,6 +23,7 @@ __all__ = ["open_engine", "plan", "trace_options"]
 
 _logger = logging.getLogger("poot.executor")
 
+_GPU_SPLIT = 128
 Trace = Callable[["TraceOptions"], "Graph"]
 _SOURCES = (
     "poot_core",

@@ -20,8 +20,11 @@ from poot_kernelgen.requests import AttendRequest
 
 __all__ = ["gpu_attend_kernel", "gpu_blocking"]
 
-_THREADS = 128
-_MOST_ROWS = 8
+_NARROW = 16
+"""Subgroups below this are those of processors: few registers, slow compilers, costly barriers."""
+_THREADS = {True: 64, False: 256}
+_MOST_ROWS = {True: 4, False: 8}
+_UNROLL = {True: 2, False: 8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +36,14 @@ class GpuBlocking:
         group: Query heads that share a kv head.
         chunk: Rows that are computed together; results do not depend on it.
         value_chains: Chains that a value's sum is cut into.
+        unroll: Dims of a key, or keys of a chain of values, that are loaded before they are added.
     """
 
     threads: int
     group: int
     chunk: int
     value_chains: int
+    unroll: int
 
 
 def gpu_blocking(request: AttendRequest, caps: DeviceCaps) -> GpuBlocking:
@@ -58,20 +63,21 @@ def gpu_blocking(request: AttendRequest, caps: DeviceCaps) -> GpuBlocking:
         raise UnsupportedError(
             f"split {request.split} is no multiple of the block size {key.block_size}"
         )
-    threads = max(caps.subgroup_size, min(_THREADS, caps.max_workgroup))
+    is_narrow = caps.subgroup_size < _NARROW
+    threads = max(caps.subgroup_size, min(_THREADS[is_narrow], caps.max_workgroup))
     chains = max(1, threads // value.head_dim)
     group = request.num_heads // key.num_kv_heads
-    rows = min(_MOST_ROWS, request.query_tile * group)
+    rows = min(_MOST_ROWS[is_narrow], request.query_tile * group)
     row_bytes = 4 * (key.head_dim + request.split + chains * value.head_dim)
     # Beside them stand the partial results of reductions, a row of numbers for each subgroup.
-    free = caps.shared_bytes - 4 * _MOST_ROWS * (threads // caps.subgroup_size) - 1024
+    free = caps.shared_bytes - 4 * rows * (threads // caps.subgroup_size) - 1024
     rows = min(rows, free // row_bytes)
     if rows < 1:
         raise UnsupportedError(
             f"attention over {request.split} keys and dims of {key.head_dim} and {value.head_dim} "
             f"needs {row_bytes} bytes of workgroup memory, the device has {caps.shared_bytes}"
         )
-    return GpuBlocking(threads, group, rows, chains)
+    return GpuBlocking(threads, group, rows, chains, _UNROLL[is_narrow])
 
 
 def gpu_attend_kernel(request: AttendRequest, blocking: GpuBlocking, name: str) -> KernelFunction:
@@ -87,6 +93,7 @@ class _Row:
     head: Value
     position: Value
     lowest: Value
+    last: Value
 
 
 class _Main:
@@ -105,6 +112,7 @@ class _Main:
         self.work = b.array("work", i32, ["items", 4])
         b.scalar("items")
         b.scalar("table_blocks")
+        self.lengths = None if request.causal else b.array("lengths", i32, [None])
         self.sinks = b.array("sinks", f32, [heads]) if request.sinks else None
         self.slopes = b.array("slopes", f32, [heads]) if request.alibi else None
         self.partials = b.array("partials", f32, [None], access="w")
@@ -137,13 +145,20 @@ class _Main:
         token = b.add(self.first_token, b.floordiv(number, self.k.group))
         head = b.add(b.mul(self.kv_head, self.k.group), b.mod(number, self.k.group))
         position = self._integer(self.positions, [token])
-        return _Row(token, head, position, self._lowest_key(position))
+        return _Row(token, head, position, self._lowest_key(position), self._last_key(position))
 
     def _lowest_key(self, position: Value) -> Value:
         b, window = self.b, self.request.window
         if window is None:
             return b.constant(0)
         return b.maximum(b.sub(position, window - 1), 0)
+
+    def _last_key(self, position: Value) -> Value:
+        b, window = self.b, self.request.window
+        if self.lengths is None:
+            return position
+        last = b.sub(self._integer(self.lengths, [self.table_row]), 1)
+        return last if window is None else b.minimum(last, b.add(position, window - 1))
 
     def _chunk(self, first: Value, num_rows: Value) -> None:
         b, k = self.b, self.k
@@ -188,7 +203,7 @@ class _Main:
 
     def _is_visible(self, key: Value, row: _Row) -> Value:
         b = self.b
-        visible = b.compare("le", key, row.position)
+        visible = b.compare("le", key, row.last)
         if self.request.window is not None:
             visible = b.and_(visible, b.compare("ge", key, row.lowest))
         return visible
@@ -212,13 +227,18 @@ class _Main:
             block = self._block_start(b.floordiv(key, tokens), dim * tokens)
             base = b.add(block, b.mod(key, tokens))
             zero = [b.constant(0.0)] * k.chunk
-            with b.for_(0, dim, 1, zero) as dims:
-                element = b.load(self.keys, b.add(base, b.mul(dims.index, tokens)))
-                wide = b.convert(element, f32)
-                dims.yield_(*(
-                    b.fma(b.load(self.staged, [index, dims.index]), wide, total)
-                    for index, total in enumerate(dims.carried)
-                ))  # fmt: skip
+            step = next(n for n in (k.unroll, 4, 2, 1) if dim % n == 0)
+            with b.for_(0, dim, step, zero) as dims:
+                at = b.add(base, b.mul(dims.index, tokens))
+                elements = [
+                    b.load(self.keys, b.add(at, n * tokens) if n else at) for n in range(step)
+                ]
+                wide = [b.convert(element, f32) for element in elements]
+                totals = list(dims.carried)
+                for index in range(k.chunk):
+                    for n, query in enumerate(self._queries(index, dims.index, step)):
+                        totals[index] = b.fma(query, wide[n], totals[index])
+                dims.yield_(*totals)
             is_wanted = b.compare("ge", keys.index, self.begin)
             found: list[Value] = []
             for index, (score, row) in enumerate(zip(dims.results, rows, strict=True)):
@@ -229,6 +249,19 @@ class _Main:
                 found.append(b.maximum(b.extract(keys.carried[0], index), masked))
             keys.yield_(b.vector_build(*found))
         return b.workgroup_reduce(keys.result, "max")
+
+    def _queries(self, index: int, dim: Value, count: int) -> list[Value]:
+        """Return neighbouring elements of a staged query, four at a time where they fit."""
+        b = self.b
+        if count % 4:
+            places = [b.add(dim, n) if n else dim for n in range(count)]
+            return [b.load(self.staged, [index, place]) for place in places]
+        found: list[Value] = []
+        for first in range(0, count, 4):
+            place = b.add(dim, first) if first else dim
+            quad = b.load(self.staged, [index, place], count=4, alignment=16)
+            found += [b.extract(quad, n) for n in range(4)]
+        return found
 
     def _bent(self, score: Value, key: Value, row: _Row) -> Value:
         """Apply the softcap and the slope."""
@@ -264,42 +297,49 @@ class _Main:
     def _mix(self) -> None:
         """Sum weighted values: an invocation takes a dim of one chain of keys."""
         b, k, layout = self.b, self.k, self.request.value
-        tokens, dim, chains = layout.block_size, layout.head_dim, k.value_chains
+        dim, chains = layout.head_dim, k.value_chains
         with b.foreach(0, chains * dim) as items:
             chain, place = (
                 (b.constant(0), items.index)
                 if chains == 1
                 else (b.floordiv(items.index, dim), b.mod(items.index, dim))
             )
-            start = b.add(b.mul(b.floordiv(self.begin, chains), chains), chain)
+            batch = chains * k.unroll
             zero = [b.constant(0.0)] * k.chunk
-            with b.while_([start, *zero]) as loop:
-                with loop.condition() as values:
-                    loop.test(b.compare("lt", values[0], self.end))
-                with loop.body() as values:
-                    # A key before the first one is not there: its weight counts as 0.
-                    at = b.maximum(values[0], self.begin)
-                    is_wanted = b.compare("ge", values[0], self.begin)
-                    key = b.add(self.split_start, at)
-                    block = self._block_start(b.floordiv(key, tokens), dim * tokens)
-                    base = b.add(block, b.mul(b.mod(key, tokens), dim))
-                    value = b.convert(b.load(self.values, b.add(base, place)), f32)
-                    value = b.select(is_wanted, value, b.constant(0.0))
-                    sums = [
-                        b.fma(b.load(self.scores, [index, at]), value, total)
-                        for index, total in enumerate(values[1:])
-                    ]
-                    loop.yield_(b.add(values[0], chains), *sums)
-            for index, total in enumerate(loop.results[1:]):
+            start = b.mul(b.floordiv(self.begin, batch), batch)
+            with b.for_(start, self.end, batch, zero) as loop:
+                first = b.add(loop.index, chain)
+                turns = [self._value(b.add(first, n * chains), place) for n in range(k.unroll)]
+                totals = list(loop.carried)
+                for at, is_wanted, value in turns:
+                    for index in range(k.chunk):
+                        weight = b.load(self.scores, [index, at], mask=is_wanted)
+                        totals[index] = b.fma(weight, value, totals[index])
+                loop.yield_(*totals)
+            for index, total in enumerate(loop.results):
                 b.store(self.mixed, [chain, index, place], total)
+
+    def _value(self, place: Value, dim: Value) -> tuple[Value, Value, Value]:
+        """Return a key's place in the split, whether it is the item's, and its value's element.
+
+        One outside of the item is read as its nearest key, and its weight as 0.
+        """
+        b, layout = self.b, self.request.value
+        tokens, size = layout.block_size, layout.head_dim
+        at = b.minimum(b.maximum(place, self.begin), b.sub(self.end, 1))
+        key = b.add(self.split_start, at)
+        block = self._block_start(b.floordiv(key, tokens), size * tokens)
+        base = b.add(block, b.mul(b.mod(key, tokens), size))
+        value = b.convert(b.load(self.values, b.add(base, dim)), f32)
+        return at, b.compare("eq", at, place), value
 
     # ---- results
 
     def _finish(self, index: int, row: _Row, largest: Value, total: Value) -> None:
         b, split = self.b, self.request.split
         begins = b.maximum(self.first_key, row.lowest)
-        ends = b.minimum(self.end_key, b.add(row.position, 1))
-        first, last = b.floordiv(row.lowest, split), b.floordiv(row.position, split)
+        ends = b.minimum(self.end_key, b.add(row.last, 1))
+        first, last = b.floordiv(row.lowest, split), b.floordiv(row.last, split)
         with (
             b.if_(b.compare("lt", begins, ends)) as used,
             used.then(),

@@ -70,20 +70,10 @@ class _Multiply:
         zero = b.constant(0.0)
         sums = [zero] * (blocking.rows * len(self.bases))
         start: Value | int = 0
-        if blocking.ahead > 1 and is_whole:
-            stride = blocking.lanes * blocking.ahead
-            start = b.and_(chunks, -stride)
-            with b.for_(0, start, stride, sums) as loop:
-                first = b.add(loop.index, self.lane)
-                turns = [
-                    self._load(b.add(first, turn * blocking.lanes), is_whole=True)
-                    for turn in range(blocking.ahead)
-                ]
-                found = self._shaped(loop.carried)
-                for weights, activations in turns:
-                    found = self.chunks.add(weights, activations, found)
-                loop.yield_(*_flat(found))
-            sums = loop.results
+        for ahead in blocking.ahead if is_whole else ():
+            stride = blocking.lanes * ahead
+            end = b.sub(chunks, b.and_(b.sub(chunks, start), stride - 1))
+            sums, start = self._walk_ahead(start, end, ahead, sums), end
         with b.while_([b.add(start, self.lane), *sums]) as loop:
             with loop.condition() as values:
                 loop.test(b.compare("lt", values[0], chunks))

@@ -6,15 +6,18 @@ from dataclasses import dataclass
 
 from poot_core import DeviceCaps
 from poot_kernelgen.requests import ContractionRequest
+from poot_quant import FORMATS
 
 __all__ = ["Blocking", "choose_blocking", "k_lanes"]
 
 _THREADS = 128
 _MOST_LANES = 32
-_TILES = {"one": (1, 2), "few": (8, 2), "some": (8, 4), "many": (8, 4)}
+_TILES = {"one": (1, 1), "few": (8, 2), "some": (8, 4), "many": (8, 4)}
 # Narrow subgroups are those of processors, which have few registers and slow compilers.
-_SMALL_TILES = {"one": (1, 2), "few": (4, 2), "some": (4, 2), "many": (4, 2)}
+_SMALL_TILES = {"one": (1, 1), "few": (4, 2), "some": (4, 2), "many": (4, 2)}
 _NARROW = 16
+_AHEAD = (8, 2)
+_AHEAD_PACKED = (4,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +29,14 @@ class Blocking:
         threads: Invocations of a workgroup.
         rows: Activation rows of a subgroup's register tile.
         columns: Results of a row in it.
-        ahead: Chunks of K that a lane loads before it adds them.
+        ahead: Chunks of K that a lane loads before it adds them: as many as are left of these.
     """
 
     lanes: int
     threads: int
     rows: int
     columns: int
-    ahead: int
+    ahead: tuple[int, ...]
 
     @property
     def workgroup_columns(self) -> int:
@@ -51,7 +54,9 @@ def choose_blocking(request: ContractionRequest, caps: DeviceCaps) -> Blocking:
     is_narrow = caps.subgroup_size < _NARROW
     rows, columns = (_SMALL_TILES if is_narrow else _TILES)[request.regime]
     if request.gated:
-        columns //= 2  # each is two weight rows
+        columns = max(1, columns // 2)  # each is two weight rows
     threads = max(caps.subgroup_size, min(_THREADS, caps.max_workgroup))
-    ahead = 4 if request.regime == "one" and not is_narrow else 1
+    ahead = ()
+    if request.regime == "one" and not is_narrow:
+        ahead = _AHEAD_PACKED if request.weight.source in FORMATS else _AHEAD
     return Blocking(k_lanes(caps), threads, rows, columns, ahead)
