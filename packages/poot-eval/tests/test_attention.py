@@ -26,7 +26,7 @@ def dense_attention(q, keys, values, positions, length, rule) -> np.ndarray:
             for j in range(length):
                 if rule.get("causal", True) and j > positions[t]:
                     continue
-                if rule.get("window") is not None and j <= positions[t] - rule["window"]:
+                if rule.get("window") is not None and abs(positions[t] - j) >= rule["window"]:
                     continue
                 score = float(q[t, h] @ keys[j, kv]) * rule["scale"]
                 if rule.get("softcap") is not None:
@@ -74,6 +74,7 @@ RULES = {
         "alibi": ops.alibi_slopes(HEADS),
     },
     "whole": {"causal": False},
+    "both sides": {"causal": False, "window": 3},
 }
 
 

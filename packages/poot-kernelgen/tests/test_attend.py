@@ -67,6 +67,7 @@ class Case:
                 self.pools[1][block_id, :, offset:, :] = np.nan
         self.positions = np.concatenate([np.arange(s, s + n) for s, n in contexts]).astype(np.int32)
         self.rows = np.repeat(np.arange(len(contexts)), [n for _, n in contexts]).astype(np.int32)
+        self.lengths = np.array(ends, np.int32)
         tokens = len(self.rows)
         self.queries = RNG.standard_normal((tokens, heads, dim)).astype(np.float32)
         self.sinks = RNG.standard_normal(heads).astype(np.float32)
@@ -84,6 +85,9 @@ class Case:
             ):  # fmt: skip
                 count += 1
             first, last = int(self.positions[token]), int(self.positions[token + count - 1])
+            if not request.causal:
+                end_key = int(self.lengths[self.rows[token]])
+                last = min(end_key, last + (request.window or end_key)) - 1
             lowest = 0 if request.window is None else max(0, first - request.window + 1)
             for split in range(lowest // request.split, last // request.split + 1):
                 edges = split * request.split, (split + 1) * request.split
@@ -102,13 +106,18 @@ class Case:
         result = np.full((tokens, heads, dim), np.nan, np.float32)
         partials = np.full((tokens, parts, heads, dim + 2), np.nan, np.float32)
         extra = [self.sinks] * request.sinks
+        lengths = [] if request.causal else [self.lengths]
+        if lengths:
+            parts = int(self.lengths.max()) // request.split + 1
+            partials = np.full((tokens, parts, heads, dim + 2), np.nan, np.float32)
         for start, end in chunks or [(0, tokens)]:
             work = self.work(request, start, end)
             launch(request, [
                 self.queries, *self.pools, self.positions, self.rows, self.tables, work, len(work),
-                self.tables.shape[1], *extra, *[self.slopes] * request.alibi, partials, parts, result,
+                self.tables.shape[1], *lengths, *extra, *[self.slopes] * request.alibi, partials, parts, result,
             ])  # fmt: skip
-        launch(request, [partials, parts, self.positions, *extra, result, tokens], "merge")
+        rows = [self.rows, *lengths] if lengths else []
+        launch(request, [partials, parts, self.positions, *rows, *extra, result, tokens], "merge")
         return result
 
     def wanted(self) -> np.ndarray:
@@ -118,7 +127,21 @@ class Case:
             request, self.queries, self.pools, self.positions, self.rows, self.tables,
             sinks=self.sinks if request.sinks else None,
             slopes=self.slopes if request.alibi else None,
+            lengths=None if request.causal else self.lengths,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("window", [None, 9])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_a_token_sees_later_keys_where_attention_is_not_causal(
+    launch: Launch, dtype: str, window: int | None
+) -> None:
+    """Whole texts of several lengths, over one and over several splits; any tile has the same bits."""
+    contexts = [(0, 70), (0, 3), (0, 1), (0, 131), (0, 16), (0, 65)]
+    case = Case(contexts, dtype=dtype, causal=False, window=window)
+    got = case.run(launch, 8)
+    np.testing.assert_allclose(got, case.wanted(), **CLOSE)
+    np.testing.assert_array_equal(case.run(launch, 1), got)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])

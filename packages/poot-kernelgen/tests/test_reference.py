@@ -193,6 +193,50 @@ def test_attention_is_softmax_over_the_paged_keys(window, sinks):
     np.testing.assert_array_equal(listed, got)
 
 
+@pytest.mark.parametrize("window", [None, 3])
+def test_attention_that_is_not_causal_is_softmax_over_both_sides(window):
+    rng = np.random.default_rng(5)
+    heads, dim, block, lengths = 2, 8, 4, np.array([7, 2], np.int32)
+    layouts = [
+        KvLayout(role=role, num_kv_heads=heads, head_dim=dim, block_size=block, dtype="f32")
+        for role in ("key", "value")
+    ]
+    request = AttendRequest(
+        num_heads=heads, key=layouts[0], value=layouts[1], scale=0.3, window=window, split=4,
+        causal=False,
+    )  # fmt: skip
+    positions = np.concatenate([np.arange(n) for n in lengths]).astype(np.int32)
+    rows = np.repeat(np.arange(2), lengths).astype(np.int32)
+    tables = np.array([[1, 3], [2, 0]], np.int32)
+    slots = tables[rows, positions // block] * block + positions % block
+    pools = tuple(np.full(ref.kv_pool_shape(layout, 4), np.nan, np.float32) for layout in layouts)
+    q, k, v = (rng.standard_normal((9, heads, dim), np.float32) for _ in range(3))
+    for layout, pool, new in zip(layouts, pools, (k, v), strict=True):
+        ref.kv_write(layout, pool, new, slots, np.zeros(9, np.int32))
+    arrays = (q, pools, positions, rows, tables)
+    got = ref.attend(request, *arrays, lengths=lengths)
+
+    scores = np.einsum("thd,khd->htk", q, k).astype(np.float64) * 0.3
+    distance = positions[None, :] - positions[:, None]
+    masked = rows[None, :] != rows[:, None]
+    if window is not None:
+        masked |= abs(distance) >= window
+    weights = np.exp(np.where(masked, -np.inf, scores))
+    weights /= weights.sum(-1, keepdims=True)
+    np.testing.assert_allclose(got, np.einsum("htk,khd->thd", weights, v), rtol=1e-5, atol=1e-5)
+
+    ends = np.array([0, 7])
+    work = np.array(
+        [[ends[row] + t, 1, s, min(s + 4, n)] for row, n in enumerate(lengths)
+         for t in range(n) for s in range(0, n, 4)], np.int32,
+    )  # fmt: skip
+    partials = rng.standard_normal((9, 2, heads, dim + 2), np.float32)
+    listed = np.full_like(got, np.nan)
+    ref.attend_partials(request, *arrays, work, partials, listed, lengths=lengths)
+    ref.merge_partials(request, partials, positions, listed, rows=rows, lengths=lengths)
+    np.testing.assert_array_equal(listed, got)
+
+
 def test_indices_out_of_range_are_clamped_and_flagged():
     rng = np.random.default_rng(4)
     table = rng.standard_normal((6, 3), np.float32)

@@ -270,21 +270,22 @@ class AttendRequest:
 
     Arguments of the kernel, in order: queries (T, heads, key_dim) f32; key pool; value pool;
     positions (T) i32; rows (T) i32; block tables (R, B) i32; work list pointer; number of work items
-    (i64); B (i64); sinks (heads) f32 if ``sinks``; alibi slopes (heads) f32 if ``alibi``; partial
+    (i64); B (i64); sequence lengths (R) i32 if not ``causal``; sinks (heads) f32 if ``sinks``; alibi slopes (heads) f32 if ``alibi``; partial
     results pointer; P (i64); result (T, heads, value_dim) f32.
     A work item is 4 i32: first token, tokens (1 to ``query_tile``, all of one row, consecutive), first
     key, end key; it lies within one split, splits being the absolute multiples of ``split``. The
-    keys of a token at position p are ``max(0, p - window + 1)..p``; an item's bounds cover all of its
+    keys of a token at position p are ``max(0, p - window + 1)..q``, where its last key q is p or, if
+    not ``causal``, ``min(length of its row, p + window) - 1``; an item's bounds cover all of its
     tokens, so a kernel masks per token. The work list, made on the host each step, crosses with kv
     heads inside the kernel.
-    A token's splits run from ``first = max(0, p - window + 1) // split`` to ``last = p // split``. With
+    A token's splits run from ``first = max(0, p - window + 1) // split`` to ``last = q // split``. With
     ``first == last`` the item that covers it stores the result (sink included). Otherwise each item
     stores a partial result: value_dim + 2 f32 (max, sum of exponentials, weighted values not divided)
     at ``((token * P + split - first) * heads + head) * (value_dim + 2)``, and the ``merge`` kernel of
     the same answer, which alone knows the base of the exponentials, combines them in ascending order,
     takes the sink in last and stores the result of these tokens alone. It is launched only if there
-    are such tokens; its arguments: partial results pointer; P (i64); positions (T) i32; sinks (heads)
-    f32 if ``sinks``; result; T (i64).
+    are such tokens; its arguments: partial results pointer; P (i64); positions (T) i32; rows (T) i32
+    and sequence lengths (R) i32 if not ``causal``; sinks (heads) f32 if ``sinks``; result; T (i64).
     An item that covers a token in no key (a window that ends before it) stores nothing for it.
 
     Attributes:
@@ -295,6 +296,7 @@ class AttendRequest:
         split: Keys of a split.
         window: Keys at or before ``position - window`` are masked, or None.
         softcap: Scores become ``softcap * tanh(score / softcap)``, or None.
+        causal: Whether keys after a token's own are masked.
     """
 
     num_heads: int
@@ -307,6 +309,7 @@ class AttendRequest:
     alibi: bool = False
     query_tile: int = 1
     split: int = 256
+    causal: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

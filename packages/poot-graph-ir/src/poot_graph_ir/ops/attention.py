@@ -62,7 +62,8 @@ def attend(
 
     The key of row r at index j lies in block ``block_tables[r, j // block_size]`` at offset
     ``j % block_size`` and has position j. A token sees the keys of its own row at positions up to
-    its own (or, if not causal, below the row's length) and, with a window, above position - window.
+    its own (or, if not causal, below the row's length) and, with a window, those nearer than
+    ``window``: above position - window and, if not causal, below position + window.
     Query head h reads KV head ``h // (Hq / Hkv)``. The softmax is f32. Pools must be finite: the body
     gives hidden values the weight 0, so that a NaN among them would spread.
 
@@ -78,7 +79,7 @@ def attend(
         rows: (T,) i32.
         block_tables: (R, B) i32; entries beyond a row's length are not used.
         scale: Factor on the scores.
-        window: Keys that a token sees at most, itself included, or None.
+        window: A token sees keys at a distance below this (on both sides if not causal), or None.
         softcap: Scores become softcap * tanh(score / softcap), or None.
         sinks: (Hq,) logits of a key without value, or None (arXiv:2309.17453).
         alibi_slopes: (Hq,) slopes m: m * (key position - query position) is added (arXiv:2108.12409).
@@ -190,6 +191,8 @@ def _attend_body(trace: Trace, x: _Operands, rule: _Rule, extra: dict[str, Trace
         visible = visible & (key_position <= position)
     if rule.window is not None:
         visible = visible & (key_position > position - rule.window)
+        if "lengths" in extra:
+            visible = visible & (key_position < position + rule.window)
     scores = f.select(visible[None, :, None], scores, float("-inf"))
 
     largest = f.maximum(scores.max((3, 4, 5), keepdims=True), _LOWEST)  # (Hkv, T, G, 1, 1, 1)

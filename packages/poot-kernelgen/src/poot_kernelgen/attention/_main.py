@@ -33,11 +33,14 @@ def attend_kernel(request: AttendRequest, target: Target, name: str) -> KernelFu
 
 @dataclass(slots=True)
 class _Span:
-    """One chunk of rows of a work item and the keys that it covers, as index values."""
+    """One chunk of rows of a work item and the keys that it covers, as index values.
+
+    ``first_visible`` is the last key that its first token sees.
+    """
 
     first_row: Value
     num_rows: Value
-    first_position: Value
+    first_visible: Value
     last_position: Value
     first_key: Value
     end_key: Value
@@ -59,6 +62,7 @@ class _Main:
         self.work = b.array("work", i32, ["items", 4])
         b.scalar("items")
         b.scalar("table_blocks")
+        self.lengths = None if request.causal else b.array("lengths", i32, [None])
         self.sinks = b.array("sinks", f32, [heads]) if request.sinks else None
         self.slopes = b.array("slopes", f32, [heads]) if request.alibi else None
         self.partials = b.array("partials", f32, [None], access="w")
@@ -112,6 +116,14 @@ class _Main:
             return b.constant(0)
         return b.maximum(b.sub(position, window - 1), 0)
 
+    def _last_key(self, position: Value) -> Value:
+        """Return the last key that a token at a position sees."""
+        b, window = self.b, self.request.window
+        if self.lengths is None:
+            return position
+        last = b.sub(self._integer(self.lengths, [self.table_row]), 1)
+        return last if window is None else b.minimum(last, b.add(position, window - 1))
+
     def _span(self, first_row: Value, num_rows: Value) -> _Span:
         """Return a chunk: positions ascend, so its first and last token bound its keys."""
         b = self.b
@@ -122,10 +134,10 @@ class _Main:
         return _Span(
             first_row,
             count,
-            first,
+            self._last_key(first),
             last,
             b.maximum(self.first_key, self._lowest_key(first)),
-            b.minimum(self.end_key, b.add(last, 1)),
+            b.minimum(self.end_key, b.add(self._last_key(last), 1)),
         )
 
     def _chunk(self, span: _Span) -> None:
@@ -318,8 +330,8 @@ class _Main:
         b, k = self.b, self.k
         position = self._integer(self.positions, [self._token(b.add(span.first_row, index))])
         start, end = self._vectors(span)
-        high = b.sub(b.add(position, 1), self.split_start)
-        tail = b.maximum(start, self._vector_of(b.add(span.first_position, 1)))
+        high = b.sub(b.add(self._last_key(position), 1), self.split_start)
+        tail = b.maximum(start, self._vector_of(b.add(span.first_visible, 1)))
         self._mask_where("ge", high, index, tail, end)
         if self.request.window is not None:
             low = b.sub(self._lowest_key(position), self.split_start)
@@ -440,9 +452,10 @@ class _Main:
         position = self._integer(self.positions, [token])
         lowest = self._lowest_key(position)
         begins = b.maximum(self.first_key, lowest)
-        ends = b.minimum(self.end_key, b.add(position, 1))
+        last_key = self._last_key(position)
+        ends = b.minimum(self.end_key, b.add(last_key, 1))
         largest, total = b.load(self.sums, [index, 0]), b.load(self.sums, [index, 1])
-        first, last = b.floordiv(lowest, split), b.floordiv(position, split)
+        first, last = b.floordiv(lowest, split), b.floordiv(last_key, split)
         is_whole = b.compare("eq", first, last)
         with (
             b.if_(b.compare("lt", begins, ends)) as used,

@@ -22,6 +22,8 @@ def merge_kernel(request: AttendRequest, name: str, threads: int | None = None) 
     partials = b.array("partials", f32, [None])
     num_parts = b.scalar("parts")
     positions = b.array("positions", i32, ["tokens"])
+    rows = None if request.causal else b.array("rows", i32, ["tokens"])
+    lengths = None if request.causal else b.array("lengths", i32, [None])
     sinks = b.array("sinks", f32, [heads]) if request.sinks else None
     result = b.array("result", f32, ["tokens", heads, dim], access="w")
     b.scalar("tokens")
@@ -30,7 +32,13 @@ def merge_kernel(request: AttendRequest, name: str, threads: int | None = None) 
     lowest = b.constant(0)
     if request.window is not None:
         lowest = b.maximum(b.sub(position, request.window - 1), 0)
-    first, last = b.floordiv(lowest, split), b.floordiv(position, split)
+    last_key = position
+    if rows is not None and lengths is not None:
+        row = b.convert(b.load(rows, token), i64)
+        last_key = b.sub(b.convert(b.load(lengths, row), i64), 1)
+        if request.window is not None:
+            last_key = b.minimum(last_key, b.add(position, request.window - 1))
+    first, last = b.floordiv(lowest, split), b.floordiv(last_key, split)
     count = b.add(b.sub(last, first), 1)
 
     def place(part: Value) -> Value:

@@ -31,7 +31,8 @@ def generate_attend(
         return _for_gpu(found, target, caps)
     main = attend_kernel(found, target, entry_name("attend", found, target))
     # Tiles of any size share one merge.
-    facts = (found.num_heads, found.value.head_dim, found.window, found.sinks, found.split)
+    facts = (found.num_heads, found.value.head_dim, found.window, found.sinks, found.split,
+             found.causal)  # fmt: skip
     merge = merge_kernel(found, entry_name("attend_merge", facts, target))
     return answer(main), answer(merge, "merge", grain=8)
 
@@ -47,7 +48,7 @@ def _for_gpu(
         main = gpu_attend_kernel(request, blocking, name)
     threads = max(caps.subgroup_size, min(_MERGE_THREADS, caps.max_workgroup))
     facts = (request.num_heads, request.value.head_dim, request.window, request.sinks,
-             request.split, threads)  # fmt: skip
+             request.split, request.causal, threads)  # fmt: skip
     merge = merge_kernel(request, entry_name("attend_merge", facts, target), threads)
     return gpu_answer(main), gpu_answer(merge, "merge")
 

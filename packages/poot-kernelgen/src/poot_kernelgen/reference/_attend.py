@@ -29,6 +29,7 @@ def attend(
     *,
     sinks: Float32 | None = None,
     slopes: Float32 | None = None,
+    lengths: Int32 | None = None,
 ) -> Float32:
     """Return (T, heads, value_dim): attention computed without a work list.
 
@@ -41,18 +42,29 @@ def attend(
         block_tables: (R, B).
         sinks: (heads,) if the request has sinks.
         slopes: (heads,) if the request has ALiBi slopes.
+        lengths: (R,) if the request is not causal.
     """
     result = np.empty((len(queries), request.num_heads, request.value.head_dim), np.float32)
     for token, position in enumerate(positions.tolist()):
         lowest = 0 if request.window is None else max(0, position - request.window + 1)
+        last_key = _last_key(request, position, rows[token], lengths)
         parts = [
             _part(
                 request, queries, pools, positions, block_tables[rows[token]], slopes, token, k0, k1
             )
-            for k0, k1 in _splits(lowest, position + 1, request.split)
+            for k0, k1 in _splits(lowest, last_key + 1, request.split)
         ]
         result[token] = _merge(np.stack(parts), sinks)
     return result
+
+
+def _last_key(request: AttendRequest, position: int, row: int, lengths: Int32 | None) -> int:
+    """Return the last key that a token sees."""
+    if request.causal:
+        return position
+    assert lengths is not None
+    last = int(lengths[row]) - 1
+    return last if request.window is None else min(last, position + request.window - 1)
 
 
 def _splits(first: int, end: int, split: int) -> list[tuple[int, int]]:
@@ -75,6 +87,7 @@ def attend_partials(
     *,
     sinks: Float32 | None = None,
     slopes: Float32 | None = None,
+    lengths: Int32 | None = None,
 ) -> None:
     """Run a work list (items, 4) as the main kernel does, into ``partials`` and ``result``.
 
@@ -90,17 +103,19 @@ def attend_partials(
         result: (T, heads, value_dim).
         sinks: (heads,) if the request has sinks.
         slopes: (heads,) if the request has ALiBi slopes.
+        lengths: (R,) if the request is not causal.
     """
     for start, count, first_key, end_key in work.tolist():
         for token in range(start, start + count):
             position = int(positions[token])
             lowest = 0 if request.window is None else max(0, position - request.window + 1)
-            k0, k1 = max(first_key, lowest), min(end_key, position + 1)
+            last_key = _last_key(request, position, rows[token], lengths)
+            k0, k1 = max(first_key, lowest), min(end_key, last_key + 1)
             if k0 >= k1:
                 continue
             table = block_tables[rows[token]]
             part = _part(request, queries, pools, positions, table, slopes, token, k0, k1)
-            first, last = lowest // request.split, position // request.split
+            first, last = lowest // request.split, last_key // request.split
             if first == last:
                 result[token] = _merge(part[None], sinks)
             else:
@@ -114,11 +129,18 @@ def merge_partials(
     result: Float32,
     *,
     sinks: Float32 | None = None,
+    rows: Int32 | None = None,
+    lengths: Int32 | None = None,
 ) -> None:
-    """Combine the partial results of the tokens that have several splits, in place."""
+    """Combine the partial results of the tokens that have several splits, in place.
+
+    ``rows`` (T,) and ``lengths`` (R,) are there if the request is not causal.
+    """
     for token, position in enumerate(positions.tolist()):
         lowest = 0 if request.window is None else max(0, position - request.window + 1)
-        first, last = lowest // request.split, position // request.split
+        row = 0 if rows is None else int(rows[token])
+        last_key = _last_key(request, position, row, lengths)
+        first, last = lowest // request.split, last_key // request.split
         if first != last:
             result[token] = _merge(partials[token, : last - first + 1], sinks)
 
