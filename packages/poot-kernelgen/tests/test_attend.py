@@ -114,7 +114,8 @@ class Case:
             work = self.work(request, start, end)
             launch(request, [
                 self.queries, *self.pools, self.positions, self.rows, self.tables, work, len(work),
-                self.tables.shape[1], *lengths, *extra, *[self.slopes] * request.alibi, partials, parts, result,
+                self.tables.shape[1], *lengths, *extra, *[self.slopes] * request.alibi,
+                partials, parts, result,
             ])  # fmt: skip
         rows = [self.rows, *lengths] if lengths else []
         launch(request, [partials, parts, self.positions, *rows, *extra, result, tokens], "merge")

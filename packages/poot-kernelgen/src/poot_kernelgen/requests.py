@@ -270,8 +270,8 @@ class AttendRequest:
 
     Arguments of the kernel, in order: queries (T, heads, key_dim) f32; key pool; value pool;
     positions (T) i32; rows (T) i32; block tables (R, B) i32; work list pointer; number of work items
-    (i64); B (i64); sequence lengths (R) i32 if not ``causal``; sinks (heads) f32 if ``sinks``; alibi slopes (heads) f32 if ``alibi``; partial
-    results pointer; P (i64); result (T, heads, value_dim) f32.
+    (i64); B (i64); sequence lengths (R) i32 if not ``causal``; sinks (heads) f32 if ``sinks``; alibi
+    slopes (heads) f32 if ``alibi``; partial results pointer; P (i64); result (T, heads, value_dim) f32.
     A work item is 4 i32: first token, tokens (1 to ``query_tile``, all of one row, consecutive), first
     key, end key; it lies within one split, splits being the absolute multiples of ``split``. The
     keys of a token at position p are ``max(0, p - window + 1)..q``, where its last key q is p or, if
