@@ -85,7 +85,7 @@ def workspace(tmp_path: Path) -> Path:
 def run(workspace: Path, *options: str, **variables: str) -> tuple[int, dict[str, str], str]:
     """Return pytest's exit code, the outcomes by node id, and its output."""
     results = workspace / "results.xml"
-    command = [sys.executable, "-m", "pytest", "-c", ".config/pytest.ini", "--rootdir=.", "-n0"]
+    command = [sys.executable, "-m", "pytest", "-c", ".config/pytest.ini", "--rootdir=."]
     clean = {k: v for k, v in os.environ.items() if not k.startswith("POOT_")}
     done = subprocess.run(
         [*command, "-q", "-rs", f"--junitxml={results}", *options, "packages"],

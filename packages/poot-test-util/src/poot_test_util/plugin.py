@@ -43,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the lanes of the workspace, if this is one."""
     root = find_root(config.rootpath)
     config.stash[_LANES] = load_lanes(root) if root else None
+    # Without pytest-xdist nobody else declares it.
+    config.addinivalue_line("markers", "xdist_group(name): one worker runs the whole group")
     if "guard" not in _guarded:
         _guarded.append("guard")
         sys.addaudithook(_refuse_packaged_model)
