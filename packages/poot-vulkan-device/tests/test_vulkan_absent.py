@@ -7,11 +7,12 @@ import pytest
 from poot_core import DeviceError, Settings
 from poot_vulkan_device import _api, open_device
 from poot_vulkan_device._adapters import Adapter, choose_adapter
+from poot_vulkan_device._clock import AwakeCard
 
 
 def adapter(number: int, name: str, kind: str, *lacks: str) -> Adapter:
     return Adapter(
-        number=number, handle=None, name=name, driver="test", kind=kind, lacks=lacks,
+        number=number, handle=None, name=name, driver="test", uuid=bytes(16), kind=kind, lacks=lacks,
         features=frozenset(), queue_family=0, subgroup_size=32, shared_bytes=1 << 15,
         max_workgroup=256, max_grid=(1, 1, 1), push_bytes=128, timestamp_ns=1.0, memory=(),
         has_budget=False,
@@ -64,3 +65,9 @@ def test_hidden_devices_do_not_open():
 
 def test_importing_the_package_opens_no_library():
     assert importlib.import_module("poot_vulkan_device").open_device is open_device
+
+
+def test_no_card_is_kept_awake_where_cuda_does_not_know_it():
+    card = AwakeCard(b"no card has this")
+    assert not card.is_held
+    card.close()

@@ -53,6 +53,7 @@ class Adapter:
         handle: Of Vulkan.
         name: What the driver calls it.
         driver: Name and version of the driver.
+        uuid: What other drivers call the device too.
         kind: ``discrete``, ``integrated``, ``virtual``, ``software`` or ``other``.
         lacks: Why poot cannot use it: names of features and limits; empty if it can.
         features: Names for ``Target.features``.
@@ -71,6 +72,7 @@ class Adapter:
     handle: Any
     name: str
     driver: str
+    uuid: bytes
     kind: str
     lacks: tuple[str, ...]
     features: frozenset[str]
@@ -182,6 +184,7 @@ def _describe(api: Api, number: int, handle: Any) -> Adapter:
         handle=handle,
         name=api.string(plain.deviceName),
         driver=f"{api.string(floats.driverName)} {api.string(floats.driverInfo)}",
+        uuid=bytes(groups.deviceUUID),
         kind=_KINDS[min(int(plain.deviceType), 4)],
         lacks=tuple(lacks),
         features=frozenset(features),

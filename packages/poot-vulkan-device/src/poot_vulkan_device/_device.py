@@ -15,6 +15,7 @@ from poot_kernel.compile import CompiledObject, CompileService
 from poot_vulkan_device._adapters import choose_adapter, list_adapters
 from poot_vulkan_device._api import load_api
 from poot_vulkan_device._bandwidth import read_bandwidth_gb_s
+from poot_vulkan_device._clock import AwakeCard
 from poot_vulkan_device._context import Context
 from poot_vulkan_device._instance import Instance
 from poot_vulkan_device._kernel import Pipelines, VulkanKernel
@@ -63,6 +64,7 @@ class VulkanDevice:
         except BaseException:
             self._instance.close()
             raise
+        self._card = AwakeCard(adapter.uuid) if adapter.kind == "discrete" else None
         self._memory = Memory(self._context)
         self._pipelines = Pipelines(self._context)
         self._sequences: list[VulkanSequence] = []
@@ -219,6 +221,8 @@ class VulkanDevice:
         self._memory.close()
         self._pipelines.close()
         self._context.close()
+        if self._card is not None:
+            self._card.close()
         if self._owns_service:
             self.service.close()
 
