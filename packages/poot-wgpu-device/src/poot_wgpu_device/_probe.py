@@ -75,7 +75,7 @@ class AdapterHabits:
     @property
     def features(self) -> frozenset[str]:
         """What generated code may count on, as ``Target`` names it."""
-        found = {"subgroups": self.has_subgroups, "fma": self.is_fma_fused, "exact": self.is_exact}
+        found = {"subgroups": self.has_subgroups, "exact": self.is_exact}
         return frozenset(name for name, holds in found.items() if holds)
 
 

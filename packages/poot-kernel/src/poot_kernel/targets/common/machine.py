@@ -53,13 +53,11 @@ class Machine(ABC):
         subgroup_size: Lanes.
         has_async_copy: Whether global memory can be copied to shared memory in the background.
         shared_limit: Bytes of shared memory for a workgroup.
-        is_fma_fused: Whether ``fma`` rounds once.
     """
 
     subgroup_size: int = 32
     has_async_copy: bool = False
     shared_limit: int = 48 * 1024
-    is_fma_fused: bool = True
     is_approximate: bool = False
     is_contracted: bool = False
 

@@ -109,20 +109,6 @@ class _Body:
             result = self.fma(result, x, coefficient)
         return result
 
-    def less_product(self, count: Register, part: float, x: Register) -> Register:
-        """Return x - count * part, rounded once or, where ``fma`` rounds twice, nearly so."""
-        if self.machine.is_fma_fused:
-            return self.fma(count, -part, x)
-        # Halves of 12 bits, whose products are exact.
-        high = math.ldexp(
-            round(math.ldexp(part, 12 - math.frexp(part)[1])), math.frexp(part)[1] - 12
-        )
-        upper = self.from_bits(self.word("and", self.bits(count), -(1 << 12)))
-        lower = self.sub(count, upper)
-        for a, b in ((upper, high), (lower, high), (upper, part - high), (lower, part - high)):
-            x = self.opaque(self.sub(x, self.mul(a, b)))
-        return x
-
     def scaled(self, value: Register, power: Register) -> Register:
         """Return value * 2**power, an addition to the exponent's bits; power is a whole f32."""
         exponent = self.word("shl", self.machine.convert(power, i32), 23)
@@ -205,7 +191,7 @@ def _trigonometric(offset: int) -> Callable[[_Body, Register], Register]:
         count = body.rint(body.mul(x, 2 / math.pi))
         rest = x
         for part in _HALF_PI:
-            rest = body.less_product(count, part, rest)
+            rest = body.opaque(body.fma(count, -part, rest))
         square = body.mul(rest, rest)
         sine = body.fma(body.horner(square, _SIN), body.mul(square, rest), rest)
         tail = body.fma(body.horner(square, _COS), square, -0.5)

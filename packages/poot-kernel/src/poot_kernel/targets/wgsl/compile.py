@@ -86,8 +86,8 @@ def compile_wgsl(
         caps: Subgroup size, workgroup memory and habits of the adapter.
         threads: Invocations of a workgroup; the kernel's own or chosen by its products without.
         multiples: What the caller promises of arguments, see ``Promises``.
-        features: ``subgroups``: the adapter's subgroups have the size that ``caps`` tells; ``fma``:
-            its ``fma`` rounds once; ``exact``: it leaves products and sums as they are written.
+        features: ``subgroups``: the adapter's subgroups have the size that ``caps`` tells;
+            ``exact``: it leaves products and sums as they are written.
 
     Raises:
         UnsupportedError: If the kernel uses what WGSL or its generator does not have.
@@ -103,7 +103,6 @@ def compile_wgsl(
             is_exact="exact" in features and not caps.may_contract,
             has_subgroups=has_subgroups,
         )  # fmt: skip
-        machine.is_fma_fused = "fma" in features
         machine.shared_limit = caps.shared_bytes - (0 if has_subgroups else 4 * count)
         return machine, _lower(kernel, machine, count, multiples or {})
 
