@@ -272,3 +272,15 @@ def test_a_fault_is_an_error_of_that_answer() -> None:
         first, second = llm.generate([[1], [2]], SamplingParams(temperature=0.0, max_tokens=1))
     assert (first.finish_reason, first.error, first.output_ids) == ("error", "a bad slot", [])
     assert second.finish_reason == "length"
+
+
+def test_prompt_logprobs_alone_and_with_an_answer() -> None:
+    with LLM.from_engine(FakeEngine()) as llm:
+        scores = SamplingParams(max_tokens=0, prompt_logprobs=1)
+        both = SamplingParams(max_tokens=3, prompt_logprobs=1, temperature=0.0)
+        [only, answer] = llm.generate([[5, 6, 7], [5, 6, 7]], [scores, both])
+        assert (only.output_ids, only.finish_reason) == ([], "length")
+        assert answer.output_ids == greedy_answer([5, 6, 7], 3)
+        assert only.prompt_logprobs == answer.prompt_logprobs
+        assert [entry and entry.token_id for entry in only.prompt_logprobs] == [None, 6, 7]
+        assert llm.generate([[5]], both)[0].prompt_logprobs == [None]

@@ -45,6 +45,7 @@ class Output:
         finish_reason: ``stop`` (an end token or a stop string), ``length`` or ``error``.
         timings: Where the time went.
         error: What went wrong where the reason is ``error``.
+        prompt_logprobs: One entry a token of the prompt, None for the first, where the request asks.
     """
 
     prompt_ids: list[int]
@@ -54,6 +55,7 @@ class Output:
     finish_reason: str
     timings: Timings
     error: str | None = None
+    prompt_logprobs: list[Logprobs | None] | None = None
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class Answer:
     output_ids: list[int] = field(default_factory=list[int])
     texts: list[str] = field(default_factory=list[str])
     logprobs: list[Logprobs] | None = None
+    prompt_logprobs: list[Logprobs | None] | None = None
     finish_reason: str | None = None
     error: str | None = None
     timings: Timings | None = None
@@ -90,6 +93,8 @@ class Answer:
         self.output_ids += event.token_ids
         if event.logprobs is not None:
             self.logprobs = (self.logprobs or []) + event.logprobs
+        if event.prompt_logprobs is not None:
+            self.prompt_logprobs = event.prompt_logprobs
         self.finish_reason, self.error, self.timings = (
             event.finish_reason, event.error, event.timings,
         )  # fmt: skip
@@ -125,4 +130,5 @@ class Answer:
             finish_reason=self.finish_reason,
             timings=self.timings,
             error=self.error,
+            prompt_logprobs=self.prompt_logprobs,
         )
