@@ -17,14 +17,24 @@ rows_of_step = st.lists(st.tuples(st.integers(0, 90), st.integers(1, 20)), min_s
     window=st.one_of(st.none(), st.integers(1, 40)),
     split=st.sampled_from([4, 16, 64]),
     tile=st.integers(1, 9),
+    causal=st.booleans(),
 )
-def test_every_visible_key_is_covered_once(rows, window, split, tile):
+def test_every_visible_key_is_covered_once(rows, window, split, tile, causal):
     positions = np.concatenate([np.arange(p, p + n) for p, n in rows]).astype(np.int32)
     numbers = np.repeat(np.arange(len(rows)), [n for _, n in rows]).astype(np.int32)
-    attention = AttentionClass(window, split, (1, tile), -(-112 // split))
+    attention = AttentionClass(window, split, (1, tile), -(-112 // split), causal)
+    lengths = np.array([p + n + (p % 3 if not causal else 0) for p, n in rows], np.int32)
+
+    def last_key(token):
+        position = int(positions[token])
+        if causal:
+            return position
+        end = int(lengths[numbers[token]])
+        return (end if window is None else min(end, position + window)) - 1
+
     out = np.full((work_capacity(attention, len(positions), len(rows)), 4), -1, np.int32)
     is_decode = len(positions) == len(rows)
-    work = fill_work(attention, positions, numbers, is_decode=is_decode, out=out)
+    work = fill_work(attention, positions, numbers, lengths, is_decode=is_decode, out=out)
     seen = [[] for _ in positions]
     for first, count, low, end in out[: work.num_items].tolist():
         assert 1 <= count <= (1 if is_decode else tile)
@@ -34,10 +44,10 @@ def test_every_visible_key_is_covered_once(rows, window, split, tile):
         for token in range(first, first + count):
             position = int(positions[token])
             lowest = 0 if window is None else max(0, position - window + 1)
-            seen[token] += range(max(low, lowest), min(end, position + 1))
+            seen[token] += range(max(low, lowest), min(end, last_key(token) + 1))
     spans = []
-    for position, keys in zip(positions.tolist(), seen, strict=True):
+    for token, (position, keys) in enumerate(zip(positions.tolist(), seen, strict=True)):
         lowest = 0 if window is None else max(0, position - window + 1)
-        assert sorted(keys) == list(range(lowest, position + 1))
-        spans.append(position // split - lowest // split + 1)
+        assert sorted(keys) == list(range(lowest, last_key(token) + 1))
+        spans.append(last_key(token) // split - lowest // split + 1)
     assert work.max_splits == max(spans)

@@ -34,7 +34,13 @@ def work_capacity(attention: AttentionClass, max_tokens: int, max_sequences: int
 
 
 def fill_work(
-    attention: AttentionClass, positions: Int32, rows: Int32, *, is_decode: bool, out: Int32
+    attention: AttentionClass,
+    positions: Int32,
+    rows: Int32,
+    lengths: Int32,
+    *,
+    is_decode: bool,
+    out: Int32,
 ) -> Work:
     """Fill ``out`` with the items of a step.
 
@@ -42,23 +48,26 @@ def fill_work(
         attention: Window, split and tiles.
         positions: (T,).
         rows: (T,), not decreasing.
+        lengths: (R,), tokens of each row.
         is_decode: Whether each row has one token.
         out: (capacity, 4), overwritten from the start.
     """
     window, split = attention.window, attention.split
     if len(positions) == 1:
-        return _fill_one(int(positions[0]), window, split, out)
+        last = int(_last_keys(attention, positions, rows, lengths)[0])
+        return _fill_one(int(positions[0]), last, window, split, out)
+    last_keys = _last_keys(attention, positions, rows, lengths)
     lowest = positions * 0 if window is None else np.maximum(positions - (window - 1), 0)
-    last_split = positions // split
+    last_split = last_keys // split
     splits = last_split - lowest // split + 1
     max_splits = int(splits.max())
     if is_decode:
         starts = np.arange(len(positions), dtype=np.int32)
-        counts, low, end, first_split = 1, lowest, positions + 1, lowest // split
+        counts, low, end, first_split = 1, lowest, last_keys + 1, lowest // split
     else:
         starts, counts = _tiles(rows, attention.query_tiles[1])
         low = lowest[starts]
-        end = positions[starts + counts - 1] + 1
+        end = last_keys[starts + counts - 1] + 1
         first_split = low // split
         splits = (end - 1) // split - first_split + 1
     total = int(splits.sum())
@@ -76,11 +85,21 @@ def fill_work(
     return Work(total, max_splits)
 
 
-def _fill_one(position: int, window: int | None, split: int, out: Int32) -> Work:
+def _last_keys(attention: AttentionClass, positions: Int32, rows: Int32, lengths: Int32) -> Int32:
+    """Return the last key that each token sees."""
+    if attention.causal:
+        return positions
+    last = lengths[rows] - 1
+    if attention.window is None:
+        return last
+    return np.minimum(last, positions + (attention.window - 1))
+
+
+def _fill_one(position: int, last_key: int, window: int | None, split: int, out: Int32) -> Work:
     low = 0 if window is None else max(0, position - window + 1)
-    first, last = low // split, position // split
+    first, last = low // split, last_key // split
     for item, number in enumerate(range(first, last + 1)):
-        row = (0, 1, max(low, number * split), min(position + 1, (number + 1) * split))
+        row = (0, 1, max(low, number * split), min(last_key + 1, (number + 1) * split))
         out[item] = row
     return Work(last - first + 1, last - first + 1)
 

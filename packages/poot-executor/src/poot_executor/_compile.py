@@ -11,7 +11,7 @@ from poot_executor._layers import collapse, expand
 from poot_executor._memory import ALIGNMENT, live_launches, place
 from poot_executor._planned import Operand, PlannedLaunch, Temp
 from poot_executor._program import AttentionClass, Program, ProgramLaunch, State
-from poot_executor._rewrite import extents
+from poot_executor._rewrite import extents, leading_symbol
 from poot_executor._schedule import Schedule, ScheduleOptions, schedule
 from poot_executor._verify import verify_planned
 from poot_executor._weights import Matrix
@@ -124,7 +124,7 @@ def compile_graph(graph: Graph, target: Target, options: PlanOptions | None = No
     """Return the program that computes one step of a graph on a target.
 
     Args:
-        graph: A traced model with the output ``logits``.
+        graph: A traced model with one output, rows of L: logits, or what an encoder makes.
         target: Instruction set.
         options: Bounds and choices.
 
@@ -132,8 +132,12 @@ def compile_graph(graph: Graph, target: Target, options: PlanOptions | None = No
         UnsupportedError: If an equation fits no kernel; names it and what is missing.
     """
     options = options or PlanOptions()
-    if "logits" not in dict(graph.outputs):
-        raise UnsupportedError(f"graph {graph.name!r} has no output 'logits'; nothing to plan")
+    wanted = [name for name, value in graph.outputs if leading_symbol(value) == "L"]
+    if len(graph.outputs) != 1 or not wanted:
+        found = ", ".join(f"{name}: {value.type}" for name, value in graph.outputs) or "none"
+        raise UnsupportedError(
+            f"graph {graph.name!r} has the outputs {found}; a plan has one, rows of L, such as logits"
+        )
     passes = pipeline(target, options)
     planned, launches = None, None
     if options.repeat_layers:
@@ -196,8 +200,8 @@ def _program(
         for launch in launches
     )
     rows = {"T": options.max_tokens, "L": options.max_logits}
-    logits = dict(planned.outputs)["logits"]
-    vocab_size = dict(graph.outputs)["logits"].shape[-1]
+    ((_, logits),) = planned.outputs
+    vocab_size = graph.outputs[0][1].shape[-1]
     assert isinstance(vocab_size, int)
     temps = list(planned.temps)
     greedy = _greedy(temps, requests, logits, vocab_size)
@@ -228,8 +232,9 @@ def _program(
                 options.split,
                 options.query_tiles,
                 -(-options.context_tokens // options.split),
+                causal,
             )
-            for window in planned.windows
+            for window, causal in planned.masks
         ),
         logits=logits,
         greedy_ids=len(temps) - 1,

@@ -61,7 +61,7 @@ class EngineInfo:
     Attributes:
         backend: Name of the device that runs it.
         device: What the device calls itself, and why it was chosen.
-        vocab_size: Width of a row of logits.
+        vocab_size: Width of a row of logits; of an encoder, of a row that it makes.
         options: The options in force.
         weight_bytes: Bytes of the weights as laid out on the device.
         state_bytes: Bytes of KV pools and other state.
@@ -88,7 +88,9 @@ class StepInputs:
         sequence_lengths: (R,) tokens of each row once this step has run.
         block_tables: (R, max_blocks_per_row) KV blocks of each row; unused entries are 0.
         slot_mapping: (T,) block * block_size + offset where each token's key and value go.
-        logit_positions: (L,) indices into the T tokens whose logits are wanted.
+        logit_positions: (L,) indices into the T tokens whose logits are wanted. An encoder takes one
+            token of each row that is wanted: the one whose state it pools, any one for a mean.
+        token_types: (T,) segment of each token, for encoders that have them; all 0 if None.
     """
 
     token_ids: Int32
@@ -98,6 +100,7 @@ class StepInputs:
     block_tables: Int32
     slot_mapping: Int32
     logit_positions: Int32
+    token_types: Int32 | None = None
 
 
 class WeightSource(Protocol):

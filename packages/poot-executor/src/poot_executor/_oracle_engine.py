@@ -24,9 +24,9 @@ class OracleEngine:
     """Implements ``Engine`` by evaluating the graph equation by equation.
 
     Args:
-        graph: A traced model with the output ``logits``.
+        graph: A traced model with one output, rows of L.
         weights: Source of its weights.
-        vocab_size: Width of a row of logits.
+        vocab_size: Token ids are below it.
         options: Bounds of a step.
         reason: Why this backend was chosen.
     """
@@ -45,12 +45,16 @@ class OracleEngine:
         self._oracle: OracleProgram | None = OracleProgram(graph, weights.raw)
         self._options = options
         self._ids_limit = vocab_size
-        self._logits: Float32 = np.zeros((0, vocab_size), np.float32)
+        ((self._output, value),) = graph.outputs
+        width = value.shape[-1]
+        assert isinstance(width, int)
+        self._has_types = "token_types" in {value.name for value in graph.inputs}
+        self._logits: Float32 = np.zeros((0, width), np.float32)
         self._faults: dict[int, str] = {}
         self._info = EngineInfo(
             backend="oracle",
             device=f"NumPy oracle ({reason})",
-            vocab_size=vocab_size,
+            vocab_size=width,
             options=options,
             weight_bytes=0,
             state_bytes=sum(array.nbytes for array in self._oracle.states.values()),
@@ -74,22 +78,23 @@ class OracleEngine:
         if len(step.token_ids) == 0:
             raise ShapeError("a step has one token at least")
         outside = (step.token_ids < 0) | (step.token_ids >= self._ids_limit)
-        slots = self._options.num_blocks * self._options.block_size
-        outside |= step.slot_mapping >= slots
+        outside |= step.slot_mapping >= self._options.num_blocks * self._options.block_size
         faulty: list[int] = np.unique(step.rows[outside]).tolist()
         self._faults = dict.fromkeys(faulty, "a token id or a KV slot is out of range")
-        outputs = self._oracle.step(
-            {
-                "token_ids": step.token_ids,
-                "positions": step.positions,
-                "rows": step.rows,
-                "sequence_lengths": step.sequence_lengths,
-                "block_tables": step.block_tables,
-                "slot_mapping": step.slot_mapping,
-                "logit_positions": step.logit_positions,
-            }
-        )
-        self._logits = np.ascontiguousarray(outputs["logits"], np.float32)
+        slots = {
+            "token_ids": step.token_ids,
+            "positions": step.positions,
+            "rows": step.rows,
+            "sequence_lengths": step.sequence_lengths,
+            "block_tables": step.block_tables,
+            "slot_mapping": step.slot_mapping,
+            "logit_positions": step.logit_positions,
+        }
+        if self._has_types:
+            types = step.token_types
+            slots["token_types"] = np.zeros_like(step.token_ids) if types is None else types
+        outputs = self._oracle.step(slots)
+        self._logits = np.ascontiguousarray(outputs[self._output], np.float32)
 
     def greedy(self) -> Int32:
         """Return (L,) ids of the largest logits of the last step (lowest id on a tie)."""

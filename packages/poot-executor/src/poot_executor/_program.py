@@ -57,12 +57,14 @@ class AttentionClass:
         split: Keys of a split.
         query_tiles: Tokens of an item: where each sequence has one token, and otherwise.
         max_splits: Most splits of one token.
+        causal: Whether a token sees no later key.
     """
 
     window: int | None
     split: int
     query_tiles: tuple[int, int]
     max_splits: int
+    causal: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +88,9 @@ class Program:
         arena_bytes: Size of the arena.
         states: Pools.
         attention: Attention classes.
-        logits: Temp that holds the logits.
+        logits: Temp that holds the logits, or the rows that an encoder makes.
         greedy_ids: Temp that holds the ids of the largest logits.
-        vocab_size: Width of a row of logits.
+        vocab_size: Width of such a row.
     """
 
     name: str

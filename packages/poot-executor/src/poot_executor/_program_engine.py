@@ -46,6 +46,7 @@ class ProgramEngine:
         self._num_blocks = options.num_blocks
         self._sizes: dict[str, int] = {"T": 0, "R": 0, "L": 0}
         self._is_decode = False
+        self._has_types = False
         self._closed = False
         self._rows: Int32 = np.zeros(0, np.int32)
         self._info = EngineInfo(
@@ -89,6 +90,12 @@ class ProgramEngine:
         slots["sequence_lengths"][:num_rows] = step.sequence_lengths
         slots["block_tables"][:num_rows] = step.block_tables
         slots["logit_positions"][:num_logits] = step.logit_positions
+        if step.token_types is not None:
+            slots["token_types"][:num_tokens] = step.token_types
+            self._has_types = True
+        elif self._has_types:
+            slots["token_types"][:] = 0
+            self._has_types = False
         self._rows = slots["rows"][:num_tokens]
         sizes = self._sizes
         sizes["T"], sizes["R"], sizes["L"] = num_tokens, num_rows, num_logits
@@ -99,6 +106,7 @@ class ProgramEngine:
                 attention,
                 step.positions,
                 step.rows,
+                step.sequence_lengths,
                 is_decode=is_decode,
                 out=self.runner.work[number],
             )

@@ -218,6 +218,7 @@ def _attend(request: AttendRequest, a: _Arguments) -> None:
     items = work.data.view(np.int32)[: 4 * a.peek(0)].reshape(-1, 4)
     a.value()
     width = a.value()
+    lengths = None if request.causal else a.value()
     sinks = a.array(f32, (heads,)) if request.sinks else None
     slopes = a.array(f32, (heads,)) if request.alibi else None
     partials, stride, result = a.value(), a.value(), a.value()
@@ -235,6 +236,7 @@ def _attend(request: AttendRequest, a: _Arguments) -> None:
     ref.attend_partials(
         request, *arrays, items, _head(partials, f32, (tokens, stride, heads, dim + 2)),
         _head(result, f32, (tokens, heads, dim)), sinks=sinks, slopes=slopes,
+        lengths=None if lengths is None else _head(lengths, i32, (int(numbers.max()) + 1,)),
     )  # fmt: skip
 
 
@@ -255,10 +257,16 @@ def _merge(request: AttendRequest, a: _Arguments) -> None:
     partials = a.array(f32, (tokens, a.peek(1), heads, dim + 2))
     a.value()
     positions = a.array(i32, (tokens,))
+    rows = lengths = None
+    if not request.causal:
+        rows = a.array(i32, (tokens,))
+        lengths = _head(a.value(), i32, (int(rows.max(initial=0)) + 1,))
     sinks = a.array(f32, (heads,)) if request.sinks else None
     result = a.array(f32, (tokens, heads, dim))
     a.value()
-    ref.merge_partials(request, partials, positions, result, sinks=sinks)
+    ref.merge_partials(
+        request, partials, positions, result, sinks=sinks, rows=rows, lengths=lengths
+    )
 
 
 def _argmax_partial(request: ArgmaxRequest, a: _Arguments) -> None:

@@ -23,6 +23,7 @@ SLOTS: tuple[tuple[str, str], ...] = (
     ("block_tables", "R"),
     ("slot_mapping", "T"),
     ("logit_positions", "L"),
+    ("token_types", "T"),
 )
 """Slots of a step and the symbol that their rows count."""
 
@@ -112,7 +113,7 @@ class Runner(Protocol):
         ...
 
     def logits(self, rows: int) -> Float32:
-        """Return (rows, vocab_size) logits of the last step, a view."""
+        """Return (rows, vocab_size) logits, or an encoder's rows, of the last step, a view."""
         ...
 
     def greedy(self, rows: int) -> Int32:

@@ -70,14 +70,14 @@ class Schedule:
         launches: In order.
         temps: Intermediates by id.
         outputs: For each output its name and temp.
-        windows: Window of each attention class, in the order of their numbers.
+        masks: Window of each attention class and whether it is causal, in the order of their numbers.
         states: Layout and number of blocks of each state, by name.
     """
 
     launches: list[PlannedLaunch]
     temps: list[Temp]
     outputs: tuple[tuple[str, int], ...]
-    windows: tuple[int | None, ...]
+    masks: tuple[tuple[int | None, bool], ...]
     states: dict[str, tuple[KvLayout, int]]
 
 
@@ -110,7 +110,7 @@ class _Scheduler:
         self.temps: list[Temp] = []
         self.storage: dict[int, tuple[int, ...]] = {}
         self.roots: dict[tuple[int, str], dict[int, Value]] = defaultdict(dict)
-        self.windows: list[int | None] = []
+        self.masks: list[tuple[int | None, bool]] = []
         self.states: dict[str, tuple[KvLayout, int]] = {}
 
     def run(self) -> Schedule:
@@ -134,7 +134,7 @@ class _Scheduler:
             launches=launches,
             temps=self.temps,
             outputs=tuple(outputs),
-            windows=tuple(self.windows),
+            masks=tuple(self.masks),
             states=self.states,
         )
 
@@ -297,9 +297,11 @@ class _Scheduler:
     def _attention(self, equation: Equation) -> list[PlannedLaunch]:
         attributes: Any = equation.attributes
         q, keys, values, positions, rows, tables, *extra = equation.inputs
-        if not attributes["causal"]:
-            refuse(equation, "no attention kernel sees keys after its token")
-        for value, name in ((positions, "positions"), (rows, "rows"), (tables, "block_tables")):
+        causal: bool = attributes["causal"]
+        slots = [(positions, "positions"), (rows, "rows"), (tables, "block_tables")]
+        if not causal:
+            slots.append((extra.pop(0), "sequence_lengths"))
+        for value, name in slots:
             if value.storage is not Storage.SLOT or value.name != name:
                 refuse(equation, f"its {name} must be the slot {name!r}")
         key, value_layout = (
@@ -309,9 +311,9 @@ class _Scheduler:
         _, heads, _ = q.shape
         assert isinstance(heads, int)
         window: int | None = attributes["window"]
-        if window not in self.windows:
-            self.windows.append(window)
-        number = self.windows.index(window)
+        if (window, causal) not in self.masks:
+            self.masks.append((window, causal))
+        number = self.masks.index((window, causal))
         requests = tuple(
             AttendRequest(
                 num_heads=heads,
@@ -324,10 +326,12 @@ class _Scheduler:
                 alibi=attributes["has_alibi"],
                 query_tile=tile,
                 split=self.options.split,
+                causal=causal,
             )
             for tile in self.options.query_tiles
         )
         given = [self._per_head(value, equation) for value in extra]
+        lengths = () if causal else (Operand("slot", "sequence_lengths"),)
         sinks = given[: 1 if attributes["has_sinks"] else 0]
         row_bytes = 4 * self.options.max_splits * heads * (value_layout[1].head_dim + 2)
         partials = Operand("temp", self._temp("T", row_bytes))
@@ -342,6 +346,7 @@ class _Scheduler:
             Operand("work", number),
             Operand("work_count", number),
             Operand("i64", _int(tables.shape[1], equation)),
+            *lengths,
             *given,
             partials,
             Operand("partial_stride", number),
@@ -351,6 +356,7 @@ class _Scheduler:
             partials,
             Operand("partial_stride", number),
             Operand("slot", "positions"),
+            *((Operand("slot", "rows"), *lengths) if lengths else ()),
             *sinks,
             result,
             Operand("symbol", "T"),

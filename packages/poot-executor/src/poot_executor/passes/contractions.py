@@ -109,6 +109,12 @@ class FormEmbeddings:
             if equation.outputs[0].id in gone:
                 continue
             table = equation.inputs[0] if equation.op == "gather" else None
+            cut = None if table is None else links.maker.get(table.id)
+            first, count = 0, None
+            if cut is not None and cut.op == "slice" and _cuts_rows(cut):
+                first = attribute(cut, "starts")[0]
+                count = attribute(cut, "limits")[0] - first
+                table = cut.inputs[0]
             if (
                 table is None
                 or table.storage is not Storage.CONST
@@ -121,7 +127,8 @@ class FormEmbeddings:
             n, k = extents(table)
             decoded, scale, chain = _decoded(equation, links)
             gone.update(chain)
-            matrix = Matrix(table.dtype.name, k, (MatrixPart(table.name, 0, n),))
+            part = MatrixPart(table.name, first, n if count is None else count)
+            matrix = Matrix(table.dtype.name, k, (part,))
             result = fresh(TensorType(equation.output.shape, f32))
             attributes: dict[str, Any] = {"matrix": matrix, "scale": scale}
             ids = equation.inputs[1:]
@@ -132,6 +139,16 @@ class FormEmbeddings:
             )
             mapping[decoded.id] = result
         return substitute(graph, equations, mapping) if mapping else graph
+
+
+def _cuts_rows(cut: Equation) -> bool:
+    """Whether a slice keeps whole neighbouring rows of a table."""
+    shape = cut.inputs[0].shape
+    return (
+        len(shape) == 2
+        and (attribute(cut, "starts")[1], attribute(cut, "limits")[1]) == (0, shape[1])
+        and attribute(cut, "strides") == (1, 1)
+    )
 
 
 def _decoded(equation: Equation, links: Links) -> tuple[Value, float, list[int]]:
