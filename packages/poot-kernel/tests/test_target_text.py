@@ -87,7 +87,7 @@ def test_warp_specialised_schedule():
     built = compile_ptx(kernel, multiples={"K": 8, "a": 16, "b": 16, "c": 16})
     assert built.is_persistent
     assert built.threads == 384
-    assert [(t.parameter, t.box) for t in built.tensor_maps] == [(3, (128, 64)), (4, (64, 64))]
+    assert [(t.parameter, t.box) for t in built.tensor_maps] == [(3, (128, 64)), (4, (128, 64))]
     assert built.code.count("cp.async.bulk.tensor.2d") == 2
     assert built.code.count("wgmma.mma_async.sync.aligned.m64n128k16") == 64 // 16
     assert built.shared_bytes >= 4 * 2 * 128 * 128

@@ -40,6 +40,7 @@ _ROW_OPS = frozenset(
     for name, primitive in PRIMITIVES.items()
     if primitive.category in _ROW_CATEGORIES and name != "dequantize"
 ) | {"reduce_sum", "reduce_max", "reduce_min"}
+_WIDE_ROWS = 16384
 _I8_BLOCK = 32
 
 
@@ -269,6 +270,8 @@ class _Scheduler:
                 regime=regime,
                 epilogue=epilogue,
                 gated=gated,
+                result_dtype=_dtype_name(equation.output),
+                is_wide=matrix.n >= _WIDE_ROWS,
             )
             for regime in REGIMES
         )
@@ -518,6 +521,11 @@ def _int(dim: Any, equation: Equation) -> int:
 
 def _label(equation: Equation, what: str) -> str:
     return ":".join(filter(None, ("/".join(equation.scope.path), what)))
+
+
+def _dtype_name(value: Value) -> str:
+    assert isinstance(value.dtype, DType)
+    return value.dtype.name
 
 
 def _launch(

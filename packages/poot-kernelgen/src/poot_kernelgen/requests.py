@@ -183,6 +183,10 @@ class ContractionRequest:
     N (i64, results per row), K (i64), row stride of the result in elements (i64).
     A gated contraction reads a weight of 2N rows, in which ``interleave`` rows of the first half and
     ``interleave`` rows of the second half alternate, and stores N results.
+
+    Attributes:
+        is_wide: Whether the weight has so many rows (16384) that sums need not be cut along k to give
+            every part of a device work; it may choose the order of sums.
     """
 
     weight: WeightLayout
@@ -191,6 +195,7 @@ class ContractionRequest:
     epilogue: Epilogue = Epilogue()
     gated: bool = False
     result_dtype: str = "f32"
+    is_wide: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

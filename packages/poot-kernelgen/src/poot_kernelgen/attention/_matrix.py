@@ -3,7 +3,8 @@
 Scores are products of groups of 16 dims, weighted values products of groups of 16 keys. A part's
 keys stand at absolute multiples of 64: its largest score, the sum of its powers and its weighted
 values follow from the part alone, and parts are combined in order by one formula. So a row has the
-same bits whatever tile it is computed in. Keys that a row does not see weigh 0, and a part without any changes no bit.
+same bits whatever tile it is computed in. Keys that a row does not see weigh 0, and a part without
+any changes no bit.
 
 A single token a row (decoding): subgroups share the parts of an item and hand their results to the
 first, which combines them. More tokens: rows are shared, and parts follow each other.
@@ -38,6 +39,7 @@ def suits_matrix_attention(request: AttendRequest, target: Target, caps: DeviceC
         and key.num_kv_heads == value.num_kv_heads
         and key.block_size == value.block_size
         and not (key.pairs or value.pairs)
+        and request.causal
         and request.split <= 16 * _PART
         and request.causal
         and not (request.sinks or request.alibi or request.softcap is not None)

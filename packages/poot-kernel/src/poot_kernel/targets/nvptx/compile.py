@@ -9,7 +9,7 @@ from poot_kernel.compile import CompileService, KernelPackage, KernelSplit, Pack
 from poot_kernel.ir.core import KernelFunction
 from poot_kernel.ir.sizes import ceildiv
 from poot_kernel.ir.types import ArrayType
-from poot_kernel.targets.common.chunks import CHUNK, ChunkedProducts
+from poot_kernel.targets.common.chunks import ChunkedProducts
 from poot_kernel.targets.common.lower import (
     DeviceKernel,
     default_threads,
@@ -20,7 +20,13 @@ from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import FragmentProducts
 from poot_kernel.targets.nvptx.dealt import DealtProducts, most_turns, suits_dealt
 from poot_kernel.targets.nvptx.machine import REGION, PtxMachine, capability_of
-from poot_kernel.targets.nvptx.split import MAX_WARPS, SplitProducts, depth_of, suits_split
+from poot_kernel.targets.nvptx.split import (
+    MAX_WARPS,
+    SplitProducts,
+    chunk_of,
+    depth_of,
+    suits_split,
+)
 from poot_kernel.targets.nvptx.warpgroup import (
     CLUSTER,
     WarpgroupProducts,
@@ -138,7 +144,7 @@ def _split(kernel: KernelFunction, products: FragmentProducts) -> KernelSplit | 
     if not isinstance(products, SplitProducts):
         return None
     return KernelSplit(
-        chunks=str(ceildiv(depth_of(kernel), CHUNK)),
+        chunks=str(ceildiv(depth_of(kernel), chunk_of(kernel))),
         max_subgroups=MAX_WARPS,
         partial_bytes=products.partial_bytes,
     )

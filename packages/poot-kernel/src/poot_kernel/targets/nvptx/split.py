@@ -1,10 +1,10 @@
 """The schedule for few rows: each warp multiplies chunks of k of its own.
 
-It takes kernels of one pipeline whose product is a ``k16_chunk1024`` over at most 8 rows. A
-workgroup owns the kernel's tile; chunk c of 1024 k belongs to warp c mod W, where W, the warps of the
-workgroup, follows from K at launch. A warp streams its chunks through a ring of shared memory that no
-other warp touches, so nothing but the end waits for anybody. Sums of chunks are added in order by
-the first warp, which alone runs what follows the pipeline.
+It takes kernels of one pipeline whose product is a ``k16_chunk1024``, or a ``k16`` of a single chain,
+over at most 8 rows. A workgroup owns the kernel's tile; chunk c of 1024 k belongs to warp c mod W,
+where W, the warps of the workgroup, follows from K at launch. A warp streams its chunks through a ring
+of shared memory that no other warp touches, so nothing but the end waits for anybody. Sums of chunks
+are added in order by the first warp, which alone runs what follows the pipeline.
 
 The whole kernel is lowered as if a workgroup were one warp. The right operand of such a product is a
 weight: no kernel of a sequence writes it, so that its first loads start while earlier kernels run.
@@ -19,7 +19,7 @@ from poot_core import DType, f32
 from poot_kernel.ir.core import KernelFunction, Op
 from poot_kernel.ir.types import TileType
 from poot_kernel.targets.common.chunks import CHUNK
-from poot_kernel.targets.common.copies import Pointer, product_operands
+from poot_kernel.targets.common.copies import product_operands
 from poot_kernel.targets.common.fragments import Bit, bits_along, log2
 from poot_kernel.targets.common.lowering import Lowering
 from poot_kernel.targets.common.machine import Register
@@ -28,10 +28,9 @@ from poot_kernel.targets.common.staging import Stage, StagedCopy
 from poot_kernel.targets.common.tiles import FragmentTile, MemoryTile, UniformTile
 from poot_kernel.targets.nvptx.machine import PtxMachine
 
-__all__ = ["MAX_WARPS", "SplitProducts", "depth_of", "suits_split"]
+__all__ = ["MAX_WARPS", "SplitProducts", "chunk_of", "depth_of", "suits_split"]
 
 MAX_WARPS = 8
-PREFETCH = False
 MAX_ROWS = 8
 _RENAMES = ("assume_multiple", "convert")
 _PROLOGUE = ("constant", "workgroup_id", "add", "sub", "mul", "min", "max", "convert", "tile_full",
@@ -63,12 +62,18 @@ def suits_split(kernel: KernelFunction) -> bool:
     rows = cast(TileType, product.result.type).shape[0]
     before = kernel.body.operations[: kernel.body.operations.index(pipelines[0])]
     return (
-        product.attributes["signature"] == "k16_chunk1024"
+        product.attributes["signature"] in ("k16_chunk1024", "k16")
         and rows == MAX_ROWS
         and len(pipelines[0].results) == 1
         and all(op.opcode in _PROLOGUE for op in before)
         and bool(depth_of(kernel))
     )
+
+
+def chunk_of(kernel: KernelFunction) -> int:
+    """Return the k of a chunk; a single chain is one chunk of any length."""
+    (product,) = (op for op in kernel.body.walk() if op.opcode == "mma")
+    return CHUNK if product.attributes["signature"] == "k16_chunk1024" else 1 << 30
 
 
 def depth_of(kernel: KernelFunction) -> str:
@@ -139,6 +144,7 @@ class _Chunks:
         (self.product,) = (o for o in op.regions[1].walk() if o.opcode == "mma")
         self.layout = low.layouts[self.product.result]
         self.stages = max(2, cast(int, op.attributes["stages"]))
+        self.chunk = chunk_of(low.kernel)
         lower, upper, step = (low.index(v) for v in op.operands[:3])
         self.upper, self.step = upper, step
         assert lower.literal == 0, "chunks count from k = 0"
@@ -150,17 +156,14 @@ class _Chunks:
         index = low.index_dtype
         self.warp = self.ops.convert(self.machine.warp(), index)
         self.warps = self.ops.convert(self.machine.num_warps(), index)
-        self.skip = self.ops.mul(self.ops.add(self.warps, -1), CHUNK)
+        self.skip = self.ops.mul(self.ops.add(self.warps, -1), self.chunk)
 
     def emit(self) -> None:
         low, machine, ops = self.low, self.machine, self.ops
-        start = ops.mul(self.warp, CHUNK)
+        start = ops.mul(self.warp, self.chunk)
         ahead = self._first_steps(start)
         for slot, index in enumerate(ahead):
             self._issue(index, ops.word(slot), self.weights)
-        if PREFETCH:
-            for op in self.weights:
-                self._prefetch(op, start, len(ahead))
         if self.products.overlaps:
             machine.line("griddepcontrol.wait")
         for slot, index in enumerate(ahead):
@@ -195,35 +198,6 @@ class _Chunks:
         machine.line("bar.sync 0")
         self._total()
 
-    def _prefetch(self, op: Op, start: Register, ahead: int) -> None:
-        """Ask for the lines of the warp's first chunk that the ring does not hold yet.
-
-        A step of a row is one line; lanes take rows first, then steps.
-        """
-        low, machine, ops = self.low, self.machine, self.ops
-        pointer = low.get(op.operands[0])
-        assert isinstance(pointer, Pointer)
-        rows = cast(TileType, op.result.type).shape[0]
-        step = cast(int, self.step.literal)
-        each = max(1, 32 // rows)  # steps that one instruction covers
-        stride = low.strides(pointer.memory)[0]
-        index = low.index_dtype
-        for base in range(0, rows, 32):
-            lane = ops.convert(low.lane(), index)
-            row = ops.add(ops.integer("and", lane, min(rows, 32) - 1), low.index(op.operands[1]))
-            row = ops.add(row, base)
-            late = ops.mul(ops.integer("shr", lane, log2(min(rows, 32))), step)
-            place = ops.add(ops.add(start, late), ops.mul(row, stride))
-            address = ops.add(
-                pointer.address, ops.mul(ops.convert(place, pointer.address.dtype), 2)
-            )
-            for first in range(ahead, CHUNK // step, each):
-                at = ops.add(ops.add(start, late), first * step)
-                inside = machine.compare("lt", at, self.upper)
-                machine.line(
-                    f"@{inside.code} prefetch.global.L2 [{address.code}+{2 * step * first}]"
-                )
-
     def _first_steps(self, start: Register) -> list[Register]:
         found = [start]
         for _ in range(self.stages - 2):
@@ -234,7 +208,7 @@ class _Chunks:
         """Return the step after one: the next in the chunk, or the first of the warp's next chunk."""
         machine, ops = self.machine, self.ops
         moved = ops.add(index, self.step)
-        inside = ops.integer("and", moved, CHUNK - 1)
+        inside = ops.integer("and", moved, self.chunk - 1)
         ends = machine.compare("eq", inside, machine.constant(0, inside.dtype))
         return machine.select(ends, ops.add(moved, self.skip), moved)
 
@@ -280,7 +254,7 @@ class _Chunks:
         return ops.add(ops.add(base, number), lane)
 
     def _deposit(self, index: Register, held: list[Register]) -> None:
-        chunk = self.ops.integer("shr", index, 10)
+        chunk = self.ops.integer("shr", index, log2(self.chunk))
         at = self._plane(chunk, self.ops.word(0).dtype)
         for first in range(0, len(held), 4):
             self.machine.store("shared", at, 32 * 4 * first, held[first : first + 4])
@@ -290,7 +264,8 @@ class _Chunks:
         """Add the chunks in order; every warp does, the first alone goes on."""
         low, machine, ops = self.low, self.machine, self.ops
         zero = ops.word(0)
-        chunks = ops.integer("shr", ops.add(ops.convert(self.upper, zero.dtype), CHUNK - 1), 10)
+        ends = ops.add(ops.convert(self.upper, zero.dtype), self.chunk - 1)
+        chunks = ops.integer("shr", ends, log2(self.chunk))
         totals = [machine.fresh(f32) for _ in self.layout.coordinates()]
         self._clear(totals)
         counter = machine.variable(zero)

@@ -34,7 +34,7 @@ GROUP = 128  # threads of a warpgroup
 ROWS = 64  # rows of an instruction
 ROW_BYTES = 128  # of a swizzled tile: 64 elements of k
 TILE_ROWS = 8  # tiles that walk down together, for L2
-CLUSTER = 2  # workgroups that share one operand: each loads a half for both
+CLUSTER = 1  # workgroups that share one operand: each loads a half for both
 CHUNKED_COLUMNS = 128  # sums of a chunk and of all chunks share the registers
 FILLING = 100  # spans that keep most of a device's multiprocessors busy
 SPAN_COLUMNS = 64  # tiles this narrow are multiplied side by side
@@ -76,7 +76,7 @@ def span_of(kernel: KernelFunction) -> int:
         return 1
     if rows == ROWS:
         return 2
-    return 3 if is_chunked(pipeline) else 4
+    return 2 if is_chunked(pipeline) else 4
 
 
 def _suits(op: Op, promises: Promises) -> bool:

@@ -14,7 +14,10 @@ __all__ = ["FEATURE", "build_matrix", "suits_matrix"]
 FEATURE = "mma-k16"
 """Feature of targets whose matrix instructions add groups of 16 k the same way at every tile shape."""
 
-SIGNATURE = "k16_chunk1024"
+_SIGNATURES = {False: "k16_chunk1024", True: "k16"}
+"""By whether a weight is wide: its rows alone give every multiprocessor work then, and a single chain is
+the fastest for many rows."""
+
 GROUP = 16  # weight rows of one half of a gated pair that stand together
 DEPTH = 64  # k of a step: K is a multiple
 
@@ -34,10 +37,11 @@ _TILES = {
     "one": _Tile(8, 16, 8),
     "few": _Tile(8, 32, 6),
     "some": _Tile(64, 64, 6),
-    "many": _Tile(128, 64, 5),
+    "many": _Tile(128, 64, 6),
 }
 _SMALL = {"many": _Tile(64, 128, 6)}  # where a workgroup's memory is under 128 KiB
-_GATED = {"one": _Tile(8, 32, 4), "few": _Tile(8, 32, 4)}
+_GATED = {"one": _Tile(8, 32, 6), "few": _Tile(8, 32, 6)}
+_WIDE = _Tile(128, 64, 4)
 _PADDED_ROW = 2 * DEPTH + 16  # bytes of a step's row in workgroup memory, at most
 
 
@@ -58,6 +62,8 @@ def build_matrix(request: ContractionRequest, name: str, caps: DeviceCaps) -> Ke
     tile = _TILES[request.regime]
     if caps.shared_bytes < 128 << 10:
         tile = _SMALL.get(request.regime, tile)
+    if request.is_wide and request.regime == "many" and caps.shared_bytes > 128 << 10:
+        tile = _WIDE
     if request.gated:
         tile = _GATED.get(request.regime, tile)
     stages = _stages(tile, caps, gated=request.gated)
@@ -92,7 +98,9 @@ def build_matrix(request: ContractionRequest, name: str, caps: DeviceCaps) -> Ke
             pipe.yield_(left, right)
         with pipe.compute() as (left, right):
             (carried,) = pipe.carried
-            pipe.yield_(b.mma(left, b.transpose(right), carried, signature=SIGNATURE))
+            pipe.yield_(
+                b.mma(left, b.transpose(right), carried, signature=_SIGNATURES[request.is_wide])
+            )
     frame = _Results(b, request, inputs, y, row, b.mul(b.workgroup_id(0), wide))
     frame.finish(pipe.result, tile)
     return b.finish()
