@@ -21,6 +21,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(checkpoint: Path) -> Iterator[Server]:
+    running = start(str(checkpoint), "--backend", "cpu", "--precision", "f32")
+    yield running
+    stop(running)
+
+
+@pytest.fixture(scope="session")
+def slow_server(checkpoint: Path) -> Iterator[Server]:
+    """Takes some ten milliseconds a token, so that there is time to disturb it."""
     running = start(str(checkpoint), "--backend", "oracle", "--precision", "f32")
     yield running
     stop(running)
@@ -29,7 +37,7 @@ def server(checkpoint: Path) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def ids_server() -> Iterator[Server]:
     running = start(
-        str(CHECKPOINT), "--backend", "oracle", "--precision", "f32", "--context", "64",
+        str(CHECKPOINT), "--backend", "cpu", "--precision", "f32", "--context", "64",
         "--served-model-name", "tiny", "--served-model-name", "tiny-2",
     )  # fmt: skip
     yield running

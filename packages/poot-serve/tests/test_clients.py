@@ -34,7 +34,7 @@ FORCED = {"guided_choice": ["<think>Sum.</think>Adding." + CALL + CALL]}
 @pytest.fixture(scope="module")
 def tools_server(checkpoint) -> Iterator[Server]:
     running = start(
-        str(checkpoint), "--backend", "oracle", "--precision", "f32", "--served-model-name", "tiny",
+        str(checkpoint), "--backend", "cpu", "--precision", "f32", "--served-model-name", "tiny",
         "--tool-format", "hermes", "--reasoning-format", "think",
         "--api-key", "first-key", "--api-key", "secret",
     )  # fmt: skip
@@ -318,7 +318,7 @@ def test_lm_eval_scores_a_task(checkpoint, tmp_path) -> None:
             "output_type: multiple_choice\ndoc_to_text: '{{text}}'\ndoc_to_choice: '{{options}}'\n"
             "doc_to_target: at\ntarget_delimiter: ''\nmetric_list:\n  - metric: acc\n"
         )
-        running = start(str(checkpoint), "--backend", "oracle", "--precision", "f32")
+        running = start(str(checkpoint), "--backend", "cpu", "--precision", "f32")
         try:
             model = LocalCompletionsAPI(
                 model="tiny-llama", base_url=running.url + "/v1/completions", batch_size=2,

@@ -20,6 +20,7 @@ from serve_process import Server, start, stop
 ENDLESS = {"prompt": "abc", "max_tokens": 480, "ignore_eos": True, "min_tokens": 480}
 SHORT = {"prompt": "abc", "max_tokens": 2}
 TINY = ("--backend", "cpu", "--precision", "f32")
+SLOW = ("--backend", "oracle", "--precision", "f32")  # some ten milliseconds a token
 
 
 def metric(server: Server, name: str) -> float:
@@ -168,20 +169,20 @@ def test_request_ids_come_back(server) -> None:
     assert len(made["x-request-id"]) == 32
 
 
-def test_a_client_that_leaves_ends_its_work_within_a_step(server) -> None:
-    before = metric(server, "poot_sequences_cancelled_total")
+def test_a_client_that_leaves_ends_its_work_within_a_step(slow_server) -> None:
+    before = metric(slow_server, "poot_sequences_cancelled_total")
     for stream in (True, False):
         try:
             with httpx.stream(
-                "POST", server.url + "/v1/completions", json={**ENDLESS, "stream": stream},
+                "POST", slow_server.url + "/v1/completions", json={**ENDLESS, "stream": stream},
                 timeout=httpx.Timeout(20, read=20 if stream else 0.3),
             ) as answer:  # fmt: skip
                 next(answer.iter_lines())
         except httpx.ReadTimeout:
             pass
-    wait_for(lambda: metric(server, "poot_sequences_cancelled_total") == before + 2)
-    wait_for(lambda: metric(server, "poot_requests_running") == 0)
-    assert metric(server, "poot_kv_blocks_used") == 0
+    wait_for(lambda: metric(slow_server, "poot_sequences_cancelled_total") == before + 2)
+    wait_for(lambda: metric(slow_server, "poot_requests_running") == 0)
+    assert metric(slow_server, "poot_kv_blocks_used") == 0
 
 
 def test_overload_refuses_before_any_work_and_completes_what_it_took(checkpoint) -> None:
@@ -212,7 +213,7 @@ def test_overload_refuses_before_any_work_and_completes_what_it_took(checkpoint)
 
 def test_rates_and_deadlines(checkpoint) -> None:
     running = start(
-        str(checkpoint), *TINY, "--rate-limit", "6", "--rate-burst", "3", "--request-timeout-s", "0.4",
+        str(checkpoint), *SLOW, "--rate-limit", "6", "--rate-burst", "3", "--request-timeout-s", "0.4",
         "--log-format", "json",
     )  # fmt: skip
     try:
@@ -242,7 +243,7 @@ def test_rates_and_deadlines(checkpoint) -> None:
 
 
 def test_an_engine_killed_in_mid_stream_ends_the_stream_with_an_error(checkpoint) -> None:
-    running = start(str(checkpoint), *TINY)
+    running = start(str(checkpoint), *SLOW)
     try:
         with httpx.stream(
             "POST", running.url + "/v1/completions", json={**ENDLESS, "stream": True}, timeout=60
@@ -267,7 +268,7 @@ def test_an_engine_killed_in_mid_stream_ends_the_stream_with_an_error(checkpoint
 
 
 def test_sigterm_drains_and_a_second_one_stops(checkpoint) -> None:
-    running = start(str(checkpoint), *TINY)
+    running = start(str(checkpoint), *SLOW)
     found: list[httpx.Response] = []
     asked = threading.Thread(
         target=lambda: found.append(
@@ -281,9 +282,10 @@ def test_sigterm_drains_and_a_second_one_stops(checkpoint) -> None:
     asked.join()
     assert found[0].status_code == 200
     assert found[0].json()["usage"]["completion_tokens"] == 120
-    assert running.process.wait(30) == 0
+    running.process.communicate(timeout=30)
+    assert running.process.returncode == 0
 
-    running = start(str(checkpoint), *TINY)
+    running = start(str(checkpoint), *SLOW)
     with httpx.stream(
         "POST", running.url + "/v1/completions", json={**ENDLESS, "stream": True}, timeout=60
     ) as answer:
@@ -292,7 +294,7 @@ def test_sigterm_drains_and_a_second_one_stops(checkpoint) -> None:
         time.sleep(0.3)
         assert running.process.poll() is None
         running.process.send_signal(signal.SIGTERM)
-        running.process.wait(15)
+        running.process.communicate(timeout=15)
 
 
 def test_memory_does_not_grow(checkpoint) -> None:

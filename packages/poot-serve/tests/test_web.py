@@ -39,7 +39,7 @@ def browser() -> Iterator[object]:
 
 
 @pytest.fixture(params=[(1200, 800), (390, 780)], ids=["desk", "phone"])
-def page(request, browser, server) -> Iterator[object]:
+def page(request, browser, slow_server) -> Iterator[object]:
     width, height = request.param
     context = browser.new_context(viewport={"width": width, "height": height})
     page = context.new_page()
@@ -47,9 +47,10 @@ def page(request, browser, server) -> Iterator[object]:
     foreign: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on(
-        "request", lambda r: foreign.append(r.url) if not r.url.startswith(server.url) else None
+        "request",
+        lambda r: foreign.append(r.url) if not r.url.startswith(slow_server.url) else None,
     )
-    page.goto(server.url)
+    page.goto(slow_server.url)
     page.wait_for_selector("#lamp.ok")
     yield page
     assert problems == []
