@@ -25,6 +25,8 @@ _NARROW = 16
 _THREADS = {True: 64, False: 256}
 _MOST_ROWS = {True: 4, False: 8}
 _UNROLL = {True: 2, False: 8}
+_UNROLL_ALONE = 32
+"""Where an item is one token: its rows are few, and a load costs more than its registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,9 @@ def gpu_blocking(request: AttendRequest, caps: DeviceCaps) -> GpuBlocking:
             f"attention over {request.split} keys and dims of {key.head_dim} and {value.head_dim} "
             f"needs {row_bytes} bytes of workgroup memory, the device has {caps.shared_bytes}"
         )
-    return GpuBlocking(threads, group, rows, chains, _UNROLL[is_narrow])
+    is_alone = request.query_tile == 1 and not is_narrow
+    unroll = _UNROLL_ALONE if is_alone else _UNROLL[is_narrow]
+    return GpuBlocking(threads, group, rows, chains, unroll)
 
 
 def gpu_attend_kernel(request: AttendRequest, blocking: GpuBlocking, name: str) -> KernelFunction:
@@ -227,7 +231,7 @@ class _Main:
             block = self._block_start(b.floordiv(key, tokens), dim * tokens)
             base = b.add(block, b.mod(key, tokens))
             zero = [b.constant(0.0)] * k.chunk
-            step = next(n for n in (k.unroll, 4, 2, 1) if dim % n == 0)
+            step = next(n for n in (k.unroll, 16, 8, 4, 2, 1) if n <= k.unroll and dim % n == 0)
             with b.for_(0, dim, step, zero) as dims:
                 at = b.add(base, b.mul(dims.index, tokens))
                 elements = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from poot_core import f32, i32, i64
 from poot_kernel import IRBuilder, KernelFunction, Value
 from poot_kernelgen.attention._exponential import LOG2_E
@@ -45,6 +47,9 @@ def merge_kernel(request: AttendRequest, name: str, threads: int | None = None) 
         row = b.add(b.mul(token, num_parts), part)
         return b.mul(b.add(b.mul(row, heads), head), dim + 2)
 
+    if threads is not None:
+        _merge_together(request, b, (partials, result), (token, head), (first, last), place, sinks)
+        return b.finish()
     with b.if_(b.compare("lt", first, last)) as branch, branch.then():
         sink = None if sinks is None else b.mul(b.load(sinks, head), LOG2_E)
         start = b.constant(float("-inf")) if sink is None else sink
@@ -68,3 +73,62 @@ def merge_kernel(request: AttendRequest, name: str, threads: int | None = None) 
                 parts.yield_(b.add(parts.carried[0], b.mul(value, factor)))
             b.store(result, [token, head, dims.index], b.div(parts.result, total))
     return b.finish()
+
+
+_MOST_PARTS = 256
+_AHEAD = 4
+
+
+def _merge_together(
+    request: AttendRequest,
+    b: IRBuilder,
+    memory: tuple[Value, Value],
+    row: tuple[Value, Value],
+    splits: tuple[Value, Value],
+    place: Callable[[Value], Value],
+    sinks: Value | None,
+) -> None:
+    """Merge by a workgroup: an invocation reads a part's facts, then each sums some dims.
+
+    The planner's splits are few, at most 16 of a sequence.
+    """
+    partials, result = memory
+    token, head = row
+    factors = b.shared_alloc(f32, [_MOST_PARTS])
+    weights = b.shared_alloc(f32, [_MOST_PARTS])
+    count = b.minimum(b.add(b.sub(splits[1], splits[0]), 1), _MOST_PARTS)
+    with b.foreach(0, count, [b.constant(float("-inf"))]) as parts:
+        largest = b.load(partials, place(parts.index))
+        b.store(factors, parts.index, largest)
+        parts.yield_(b.maximum(parts.carried[0], largest))
+    overall = b.workgroup_reduce(parts.result, "max")
+    sink = None if sinks is None else b.mul(b.load(sinks, head), LOG2_E)
+    if sink is not None:
+        overall = b.maximum(overall, sink)
+    b.barrier()
+    with b.foreach(0, count) as parts:  # the parts that this invocation has stored
+        factor = b.unary("exp2", b.sub(b.load(factors, parts.index), overall))
+        b.store(factors, parts.index, factor)
+        total = b.load(partials, b.add(place(parts.index), 1))
+        b.store(weights, parts.index, b.mul(total, factor))
+    b.barrier()
+    with b.for_(0, count, 1, [b.constant(0.0)]) as parts:
+        parts.yield_(b.add(parts.carried[0], b.load(weights, parts.index)))
+    total = parts.result
+    if sink is not None:
+        total = b.add(total, b.unary("exp2", b.sub(sink, overall)))
+    is_split = b.compare("lt", splits[0], splits[1])
+    with b.foreach(0, request.value.head_dim) as dims:
+        with b.for_(0, count, _AHEAD, [b.constant(0.0)]) as parts:
+            turns: list[tuple[Value, Value]] = []
+            for ahead in range(_AHEAD):
+                part = b.add(parts.index, ahead)
+                inside = b.compare("lt", part, count)
+                at = b.add(b.add(place(part), 2), dims.index)
+                turns.append((b.load(partials, at, mask=inside), b.minimum(part, b.sub(count, 1))))
+            found = parts.carried[0]
+            for value, part in turns:
+                found = b.add(found, b.mul(value, b.load(factors, part)))
+            parts.yield_(found)
+        quotient = b.div(parts.result, total)
+        b.store(result, [token, head, dims.index], quotient, mask=is_split)

@@ -83,6 +83,20 @@ class _Multiply:
                 loop.yield_(b.add(values[0], blocking.lanes), *_flat(found))
         return self._shaped(loop.results[1:])
 
+    def _walk_ahead(
+        self, start: Value | int, end: Value, ahead: int, sums: list[Value]
+    ) -> list[Value]:
+        """Add whole runs of chunks: a lane loads ``ahead`` of them before it adds them."""
+        b, lanes = self.frame.b, self.blocking.lanes
+        with b.for_(start, end, lanes * ahead, sums) as loop:
+            first = b.add(loop.index, self.lane)
+            turns = [self._load(b.add(first, turn * lanes), is_whole=True) for turn in range(ahead)]
+            found = self._shaped(loop.carried)
+            for weights, activations in turns:
+                found = self.chunks.add(weights, activations, found)
+            loop.yield_(*_flat(found))
+        return loop.results
+
     def _load(self, chunk: Value, *, is_whole: bool) -> tuple[list[list[Value]], list[list[Value]]]:
         weights = [self.chunks.load_weight(base, chunk) for base in self.bases]
         activations = [
