@@ -8,6 +8,7 @@ from poot_load._hub import (
     remove_cached,
     resolve_model,
 )
+from poot_load._sentence import PoolingKind, SentenceModules
 from poot_load._store import TensorInfo, WeightStore
 from poot_load._tokenizer import TokenizerData, load_tokenizer
 
@@ -16,6 +17,8 @@ __all__ = [
     "Checkpoint",
     "DownloadProgress",
     "FileFormat",
+    "PoolingKind",
+    "SentenceModules",
     "TensorInfo",
     "TokenizerData",
     "WeightStore",

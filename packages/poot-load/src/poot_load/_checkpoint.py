@@ -14,6 +14,7 @@ from poot_load._gguf import GgufFile
 from poot_load._json import read_object
 from poot_load._refusal import refusal
 from poot_load._safetensors import read_directory, read_safetensors
+from poot_load._sentence import SentenceModules, sentence_modules
 from poot_load._store import WeightStore
 from poot_load._tokenizer import TokenizerData, load_tokenizer
 
@@ -69,6 +70,18 @@ class Checkpoint:
             CheckpointError: If the data is malformed or of a kind that poot does not know.
         """
         return load_tokenizer(self)
+
+    @cached_property
+    def sentence(self) -> SentenceModules | None:
+        """How token states become one vector, where sentence-transformers saved it.
+
+        Raises:
+            CheckpointError: If the files are malformed.
+            UnsupportedError: If they name a module or a pooling that poot has not.
+        """
+        if self.file_format == "gguf":
+            return None
+        return sentence_modules(self.path if self.path.is_dir() else self.path.parent)
 
     def close(self) -> None:
         """Close the weights; views that exist stay valid."""

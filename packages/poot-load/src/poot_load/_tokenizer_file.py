@@ -61,6 +61,9 @@ class FileTokenizer:
                 except Exception as error:  # the library raises bare ones
                     allowed = "a tokenizer that the tokenizers library reads"
                     raise refusal(self._path, "content", str(error), allowed) from None
+                # Files of encoders often ask for both, which would change what is encoded in silence.
+                self._loaded.no_truncation()
+                self._loaded.no_padding()
             return self._loaded
 
     @property
