@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from poot_core import CheckpointError, DType
 from poot_load import WeightStore
-from poot_models._registry import Family
 from poot_models.components.step import StoredWeight
 from poot_models.components.tables import WeightTable
 
-__all__ = ["bind_weights"]
+__all__ = ["TensorNames", "bind_weights"]
+
+
+class TensorNames(Protocol):
+    """How a family names tensors; see ``Family``."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def prefix(self) -> str: ...
+    @property
+    def other_prefixes(self) -> tuple[str, ...]: ...
+    @property
+    def ignored_weights(self) -> tuple[str, ...]: ...
+
 
 # Buffers that old checkpoints saved and that follow from the configuration: inverse frequencies,
 # causal masks and their fill value.
@@ -22,7 +36,7 @@ _HEADS = re.compile(r"(^|\.)(lm_head|embed_out)\.weight$")
 
 
 def bind_weights(
-    family: Family, table: WeightTable, stored: WeightStore, *, tied: bool
+    family: TensorNames, table: WeightTable, stored: WeightStore, *, tied: bool
 ) -> dict[str, StoredWeight]:
     """Return the stored tensor of every entry of a family's table.
 
@@ -66,7 +80,7 @@ def bind_weights(
     return bound
 
 
-def _renaming(family: Family, table: WeightTable, names: frozenset[str]) -> Mapping[str, str]:
+def _renaming(family: TensorNames, table: WeightTable, names: frozenset[str]) -> Mapping[str, str]:
     """Return the stored name of each entry where the checkpoint has another prefix."""
     body = [name for name in table if name.startswith(family.prefix)]
     if any(name in names for name in body):
@@ -82,7 +96,7 @@ def _renaming(family: Family, table: WeightTable, names: frozenset[str]) -> Mapp
     return {}
 
 
-def _refuse_left_over(family: Family, left_over: Iterable[str], expected: int) -> None:
+def _refuse_left_over(family: TensorNames, left_over: Iterable[str], expected: int) -> None:
     strange = sorted(
         name
         for name in left_over
