@@ -389,13 +389,20 @@ class _Scheduler:
         data = literal.array.tobytes()
         return Operand("constant", Constant("f32", tuple(literal.array.shape), data))
 
-    def _state(self, value: Value, role: Any, user: Equation) -> tuple[str, KvLayout]:
-        """Return the name and layout of a pool, following the writes of this step."""
+    def _pool(self, value: Value) -> Value:
+        """Return the state that writes of this step, one or several, were made to."""
         while value.storage is not Storage.STATE:
             maker = self.makers.get(value.id)
             if maker is None or maker.op != "kv_write":
-                refuse(user, f"its {role}s must be a state or what 'kv_write' made of one")
+                break
             value = maker.inputs[0]
+        return value
+
+    def _state(self, value: Value, role: Any, user: Equation) -> tuple[str, KvLayout]:
+        """Return the name and layout of a pool, following the writes of this step."""
+        value = self._pool(value)
+        if value.storage is not Storage.STATE:
+            refuse(user, f"its {role}s must be a state or what 'kv_write' made of one")
         blocks, block_size, heads, dim = (_int(d, user) for d in value.shape)
         assert isinstance(value.dtype, DType)
         layout = KvLayout(
@@ -470,6 +477,7 @@ class _Scheduler:
 
     def _kv_output(self, builder: RowBuilder, maker: Equation) -> None:
         state, values, slots = maker.inputs
+        state = self._pool(state)
         role = "key" if state.name.endswith(".key") else "value"
         known = self.states.get(state.name)
         name, layout = self._state(state, known[0].role if known else role, maker)
