@@ -152,3 +152,35 @@ def test_a_bound_on_prompt_tokens_holds_only_beside_decoding() -> None:
     events = run_all(driver, [first, second])
     assert engine.steps[:6] == [(16, 1), (4, 1), (4, 2), (4, 2), (4, 2), (2, 2)]
     assert tokens_of(events[second]) == greedy_answer(list(range(50, 60)), 20)
+
+
+def test_streams_hardly_notice_a_long_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A clock that the engine moves: 3 ms a step, 0.37 ms a row, 0.33 ms a token of a prompt.
+    now = [100.0]
+    monkeypatch.setattr("poot_llm._driver.perf_counter", lambda: now[0])
+    engine = FakeEngine(
+        context_tokens=2100, block_size=32, num_blocks=1000, max_sequences=16, max_step_tokens=512
+    )
+
+    def forward(step) -> None:
+        rows, tokens = len(step.sequence_lengths), len(step.token_ids)
+        now[0] += 0.003 + 0.00037 * rows + 0.00033 * (tokens - rows)
+        engine._logits = np.zeros((len(step.logit_positions), engine.vocab_size), np.float32)
+
+    engine.forward = forward
+    driver = Driver(engine)
+    params = SamplingParams(temperature=0.0, max_tokens=400, ignore_eos=True)
+    streams = {driver.add(Request(prompt_ids=[n] * 20, params=params)): [] for n in range(8)}
+    steps = 0
+    long = None
+    while driver.has_work:
+        if steps == 100:
+            long = driver.add(Request(prompt_ids=list(range(96)) * 21, params=params))
+        for event in driver.step():
+            streams.setdefault(event.request_id, []).append(now[0])
+        steps += 1
+    gaps = np.concatenate([np.diff(times) for request, times in streams.items() if request != long])
+    assert np.percentile(gaps, 99) <= 3 * np.median(gaps)
+    assert streams[long][0] - now[0] < 0  # it got its answer, too
+    # The prompt took no longer than twice what it takes alone, 2,016 x 0.33 ms.
+    assert streams[long][0] - streams[0][99] < 2 * 2016 * 0.00033

@@ -216,3 +216,37 @@ def wait_until(holds: Callable[[], bool]) -> None:
     end = monotonic() + 10
     while not holds():
         assert monotonic() < end
+
+
+def test_constraints_are_compiled_beside_the_loop(checkpoint: Path) -> None:
+    options = EngineOptionsFrame(
+        model=str(checkpoint), backend="oracle", precision="f32", context=128, max_sequences=8
+    )
+
+    async def check() -> None:
+        async with running(options) as engine:
+            assert engine.state.ready is not None
+            assert engine.state.ready.takes_constraints
+            long = engine.submit([1, 2, 3], LONG)
+            await long.next_event()
+            choice = Constraint.choice(["yes", "no"])
+            params = SamplingParams(constraint=choice, seed=3, max_tokens=20)
+            events = await collect(engine.submit([9], params))
+            assert events[-1].finish_reason == "stop"
+            assert events[-1].timings is not None
+            for constraint, field in (
+                (Constraint.regex("("), "regex"),
+                (Constraint.grammar("start: nothing"), "grammar"),
+            ):
+                with pytest.raises(RequestError, match="cannot be compiled") as caught:
+                    await engine.submit([9], SamplingParams(constraint=constraint)).next_event()
+                assert (caught.value.status, caught.value.field) == (400, field)
+            # One that is cancelled while it compiles leaves nothing behind.
+            engine.submit([9], params).close()
+            repeated = SamplingParams(
+                temperature=0.0, dry_multiplier=1.0, max_tokens=20, ignore_eos=True
+            )
+            assert len(tokens(await collect(engine.submit([9], repeated)))) == 20
+            long.close()
+
+    asyncio.run(check())
