@@ -49,8 +49,8 @@ def load_matrices(
     sources = _Sources(device)
     for matrix, layout, place in zip(program.matrices, program.layouts, places, strict=True):
         kernel = kernels[packers[layout], "main"]
-        table = sources.table(layout)
-        _pack(device, matrix, layout.interleave, table, place, kernel, weights, sources)
+        words = sources.table(layout)
+        _pack(device, matrix, layout.interleave, words, place, kernel, weights, sources)
     sources.close()
     return pools, places
 

@@ -13,7 +13,7 @@ from poot_vulkan_device._instance import Instance
 __all__ = ["Adapter", "MemoryKind", "choose_adapter", "list_adapters"]
 
 _KINDS = ("other", "integrated", "discrete", "virtual", "software")
-_NEEDED = {
+_NEEDED: dict[str, tuple[str, ...]] = {
     "VkPhysicalDeviceFeatures": ("shaderInt64", "shaderInt16"),
     "VkPhysicalDeviceVulkan11Features": ("storageBuffer16BitAccess",),
     "VkPhysicalDeviceVulkan12Features": (
@@ -22,7 +22,9 @@ _NEEDED = {
     ),
     "VkPhysicalDeviceVulkan13Features": ("subgroupSizeControl", "computeFullSubgroups"),
 }  # fmt: skip
-_USEFUL = {"VkPhysicalDeviceVulkan13Features": ("shaderIntegerDotProduct",)}
+_USEFUL: dict[str, tuple[str, ...]] = {
+    "VkPhysicalDeviceVulkan13Features": ("shaderIntegerDotProduct",)
+}
 _SHUFFLES = 0x11  # basic and shuffle
 _SUBGROUP = 32
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -252,9 +253,11 @@ class Memory:
         context, lib = self.context, self.context.api.lib
         target = self.host_visible(nbytes, "results")
         region = context.api.struct("VkBufferCopy", srcOffset=offset, size=nbytes)
-        commands = self._recorded(
-            lambda c: lib.vkCmdCopyBuffer(c, buffer.handle, target.handle, 1, region), once=False
-        )
+
+        def copy(commands: Any) -> None:
+            lib.vkCmdCopyBuffer(commands, buffer.handle, target.handle, 1, region)
+
+        commands = self._recorded(copy, once=False)
         return _Read(buffer, target, commands, context.submit_info([commands]))
 
     def _drop_read(self, read: _Read) -> None:
@@ -291,15 +294,21 @@ class Memory:
     ) -> None:
         region = self.context.api.struct("VkBufferCopy", srcOffset=at, dstOffset=to, size=nbytes)
         lib = self.context.api.lib
-        self._once(
-            lambda commands: lib.vkCmdCopyBuffer(commands, source.handle, target.handle, 1, region)
-        )
+
+        def copy(commands: Any) -> None:
+            lib.vkCmdCopyBuffer(commands, source.handle, target.handle, 1, region)
+
+        self._once(copy)
 
     def _fill(self, buffer: VulkanBuffer) -> None:
         lib = self.context.api.lib
-        self._once(lambda commands: lib.vkCmdFillBuffer(commands, buffer.handle, 0, buffer.size, 0))
 
-    def _once(self, emit: Any) -> None:
+        def fill(commands: Any) -> None:
+            lib.vkCmdFillBuffer(commands, buffer.handle, 0, buffer.size, 0)
+
+        self._once(fill)
+
+    def _once(self, emit: Callable[[Any], None]) -> None:
         """Record, run and await one command between barriers."""
         context = self.context
         commands = self._recorded(emit, once=True)
@@ -307,7 +316,7 @@ class Memory:
         context.wait()
         context.free_commands(commands)
 
-    def _recorded(self, emit: Any, *, once: bool) -> Any:
+    def _recorded(self, emit: Callable[[Any], None], *, once: bool) -> Any:
         context, api = self.context, self.context.api
         commands = context.commands()
         begin = api.struct("VkCommandBufferBeginInfo", flags=int(once))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import cast
 
 from poot_core import DType, UnsupportedError, boolean, u8, u32
@@ -352,6 +352,7 @@ LANE_HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(_QUERIES, _query),
     "load": _load, "store": _store, "foreach": _foreach, "insert": _insert,
     "barrier": _barrier, "shared_alloc": _shared_alloc, "extent": _extent, "splat": _splat,
-    "constant_table": _constant_table, "vector_build": _vector_build, "extract": _extract, "vector_reduce": _vector_reduce,
+    "constant_table": _constant_table, "vector_build": _vector_build, "extract": _extract,
+    "vector_reduce": _vector_reduce,
     "prefetch": lambda low, op: None,
 }  # fmt: skip

@@ -204,7 +204,7 @@ class Lowering:
         match size.kind:
             case "ceildiv":
                 return self.machine.binary("div", ops.add(ops.add(a, b), -1), b)
-            case "floordiv" | "mod" if b.literal is not None:
+            case "floordiv" | "mod" if isinstance(b.literal, int):
                 name = "div" if size.kind == "floordiv" else "rem"
                 # Sizes are not negative: as unsigned numbers they divide by shifts and masks.
                 unsigned = u32 if self.index_dtype is i32 else u64

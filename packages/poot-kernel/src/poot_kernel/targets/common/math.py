@@ -264,10 +264,10 @@ def _pow(body: _Body, x: Register, y: Register) -> Register:
 
 def _pow_edges(body: _Body, result: Register, x: Register, y: Register) -> Register:
     """Return the result with the sign and the special cases of IEEE 754's pow."""
-    magnitude, floor = body.abs(x), lambda v: body.machine.unary("floor", v)
-    is_whole = body.compare("eq", floor(y), y)
+    magnitude = body.abs(x)
+    is_whole = body.compare("eq", body.machine.unary("floor", y), y)
     half = body.mul(y, 0.5)
-    is_even = body.compare("eq", floor(half), half)
+    is_even = body.compare("eq", body.machine.unary("floor", half), half)
     grows = body.compare("gt", y, 0.0)
     result = body.select(
         body.compare("eq", magnitude, 0.0), body.select(grows, 0.0, math.inf), result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from poot_core import f16, f32, i8, i32, u8, u32
+from poot_core import DType, f16, f32, i8, i32, u8, u32
 from poot_kernel import IRBuilder, Value
 from poot_kernelgen.contraction.gpu._layout import Planes, RowLayout
 
@@ -60,12 +60,12 @@ class StepReader:
             found += [self._item(b.add(at, start), f16) for start in range(0, layout.head_bytes, 2)]
         return found
 
-    def _scale_dtype(self):
+    def _scale_dtype(self) -> DType:
         if self.codec.kind == "super":
             return i8 if self.codec.is_signed else u8
         return f16 if self.codec.kind == "f16" else u8
 
-    def _item(self, at: Value, dtype) -> Value:
+    def _item(self, at: Value, dtype: DType) -> Value:
         return self._b.load(self._weight, at, dtype=dtype, alignment=dtype.itemsize)
 
     def _words(self, at: Value, nbytes: int) -> list[Value]:

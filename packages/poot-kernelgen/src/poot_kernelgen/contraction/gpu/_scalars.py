@@ -61,7 +61,11 @@ class ScalarTiles:
 
     def tile_convert(self, tile: Any, dtype: DType) -> ScalarTile:
         """Convert every element."""
-        return self.map(lambda v: self.b.convert(v, dtype), tile)
+
+        def body(element: Value) -> Value:
+            return self.b.convert(element, dtype)
+
+        return self.map(body, tile)
 
     def tile_iota(self, shape: Sequence[int], axis: int, dtype: DType) -> ScalarTile:
         """Return coordinates along an axis that is not the rows'."""
