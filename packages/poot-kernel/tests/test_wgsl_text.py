@@ -22,7 +22,7 @@ from poot_kernel import IRBuilder
 from poot_kernel.compile import CompileService
 from poot_kernel.targets.wgsl import (
     Binding,
-    array_views,
+    array_accesses,
     bind_arrays,
     compile,
     compile_wgsl,
@@ -54,6 +54,12 @@ def text(kernel, **changes):
     return compile_wgsl(kernel, caps=replace(CAPS, **changes)).code.decode()
 
 
+def views(code):
+    """Return element type and whether it is written of each array."""
+    found = array_accesses(code)
+    return {n: (access.element, access.is_written) for n, access in found.items()}
+
+
 def test_arguments_are_one_uniform_record():
     package = compile_wgsl(scaled(), caps=CAPS)
     code = package.code.decode()
@@ -63,17 +69,18 @@ def test_arguments_are_one_uniform_record():
     assert "@workgroup_size(64)" in code
     assert "a0: u32,\n  a1: u32,\n  a2: u32,\n  zero: u32," in code
     assert "enable" not in code
-    assert array_views(code) == {1: ("u32", False), 2: ("u32", True)}
+    assert views(code) == {1: ("u32", False), 2: ("u32", True)}
 
 
 def test_wide_accesses_make_vectors_and_narrow_stores_make_atomics():
     wide = text(scaled(count=4, alignment=16))
-    assert array_views(wide) == {1: ("vec4<u32>", False), 2: ("vec4<u32>", True)}
+    assert views(wide) == {1: ("vec4<u32>", False), 2: ("vec4<u32>", True)}
     narrow = text(scaled(bf16))
-    assert array_views(narrow) == {1: ("u32", False), 2: ("atomic<u32>", True)}
+    assert views(narrow) == {1: ("u32", False), 2: ("atomic<u32>", True)}
     assert narrow.count("atomicXor") == 1
+    assert narrow.count("= xor2(") == 1
     pairs = text(scaled(bf16, count=2, alignment=4))
-    assert array_views(pairs) == {1: ("u32", False), 2: ("u32", True)}
+    assert views(pairs) == {1: ("u32", False), 2: ("u32", True)}
 
 
 def test_products_are_hidden_from_sums_only_where_the_adapter_joins_them():
@@ -119,17 +126,30 @@ def test_workgroup_memory_has_a_limit():
         text(b.finish())
 
 
-def test_arrays_of_one_binding_become_one():
+def test_arrays_share_bindings_and_take_several():
     code = text(scaled())
-    moved = bind_arrays(code, [(1, Binding(1, True)), (2, Binding(1, True))])
-    assert array_views(moved) == {1: ("u32", True)}
-    assert not re.search(r"\bm2\b", moved)
-    same = bind_arrays(code, [(1, Binding(1, False)), (2, Binding(2, True))])
-    assert same == code
-    with pytest.raises(CompileError, match="have no binding"):
-        bind_arrays(code, [(1, Binding(1, False))])
-    with pytest.raises(CompileError, match="different element types share a binding"):
-        bind_arrays(text(scaled(bf16)), [(1, Binding(1, True)), (2, Binding(1, True))])
+    assert "var<storage, read> b1: array<u32>;" in code
+    assert "var<storage, read_write> b2: array<u32>;" in code
+    shared = Binding((1,), True)
+    moved = bind_arrays(code, [(1, shared), (2, shared)])
+    assert moved.count("var<storage") == 1
+    assert "fn load1(i: u32) -> u32 {\n  return b1[i];\n}" in moved
+    assert "fn store2(i: u32, x: u32) {\n  b1[i] = x;\n}" in moved
+    assert bind_arrays(moved, [(1, Binding((1,), False)), (2, Binding((2,), True))]) == code
+    parts = bind_arrays(
+        code, [(1, Binding((1, 2, 3), False, 1024)), (2, Binding((4, 5), True, 1024))]
+    )
+    assert parts.count("var<storage, read> ") == 3
+    assert "if (i < 512u) { return b2[i - 256u]; }\n  return b3[i - 512u];" in parts
+    assert "if (i < 256u) { b4[i] = x; return; }\n  b5[i - 256u] = x;" in parts
+
+
+def test_bindings_that_do_not_fit_are_refused():
+    with pytest.raises(CompileError, match=r"arrays \[2\] have no binding"):
+        bind_arrays(text(scaled()), [(1, Binding((1,), False))])
+    shared = Binding((1,), True)
+    with pytest.raises(CompileError, match="share binding 1"):
+        bind_arrays(text(scaled(bf16)), [(1, shared), (2, shared)])
 
 
 def test_a_failure_of_the_generator_keeps_the_kernel(monkeypatch, tmp_path):

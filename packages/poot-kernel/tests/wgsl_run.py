@@ -9,7 +9,7 @@ import pytest
 
 from poot_core import DeviceCaps
 from poot_kernel import Size
-from poot_kernel.targets.wgsl import table_words
+from poot_kernel.targets.wgsl import array_accesses, table_words
 
 _PROBE = """
 @group(0) @binding(0) var<storage, read_write> y: array<u32>;
@@ -57,7 +57,8 @@ def run_shader(kernel, package, *arguments):
     total = int(np.prod([Size.parse(text).evaluate(scalars) for text in package.grid]))
     used = [i for i, (_, kind) in enumerate(package.parameters) if kind == "pointer"]
     code = package.code.decode()
-    bound = [a for i, a in zip(used, arrays, strict=True) if f" m{i}: array<" in code]
+    accessed = array_accesses(code)
+    bound = [a for i, a in zip(used, arrays, strict=True) if i in accessed]
     uniform = np.array([*words, 0], np.uint32)
     padding = np.zeros(-len(uniform) % 4, np.uint32)
     uniform = np.concatenate([uniform, padding, np.array(table_words(code), np.uint32)])

@@ -13,6 +13,7 @@ import pytest
 from poot_core import CompileError, DeviceError, Settings, f32, i64
 from poot_executor import BufferArgument, GridDim, Launch, ScalarArgument
 from poot_kernel.compile import CompiledObject, KernelPackage
+from poot_kernel.targets.wgsl import ArrayAccess, array_section
 from poot_wgpu_device import AdapterFacts, open_device
 from poot_wgpu_device._adapter import choose_adapter
 from poot_wgpu_device._native import load_native
@@ -130,8 +131,8 @@ def test_a_device_lost_between_steps_is_one_error(own_device, functions, load):
 def test_a_refused_shader_keeps_its_source_and_the_device_goes_on(device, kernels):
     code = (
         "@group(0) @binding(0) var<uniform> p: vec4<u32>;\n"
-        "@group(0) @binding(1) var<storage, read_write> m0: array<u32>;\n"
-        "@compute @workgroup_size(64) fn main() { m0[0] = 1.5; }\n"
+        + array_section({0: ArrayAccess("u32", True, ("store",))})
+        + "@compute @workgroup_size(64) fn main() { store0(0u, 1.5); }\n"
     )
     package = KernelPackage(
         name="wrong", code=code.encode(), threads=64, parameters=(("y", "pointer"),), grid=("1",)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -165,6 +167,23 @@ def test_an_array_far_inside_of_a_large_buffer(device, kernels):
     found = device.download(buffer, limit + 512, 256).view(np.float32)
     np.testing.assert_array_equal(found, data)
     buffer.free()
+
+
+def test_arrays_longer_than_a_binding_take_several(device, kernels, monkeypatch):
+    monkeypatch.setattr(device, "_limits", replace(device._limits, max_bytes=4096))
+    x, y = (RNG.standard_normal(5000).astype(np.float32) for _ in range(2))
+    a, b = filled(device, x), filled(device, y)
+    device.run(device.prepare([add_to(kernels, a, b, 4000, 4 * 900, 4 * 1000)]), {})
+    y[1000:] += x[900:4900]
+    np.testing.assert_array_equal(floats(device, b), y)
+    counts, seen = device.allocate(4 * 3000, "counts"), device.allocate(4, "seen")
+    arguments = (GridArgument(0), GridArgument(1))
+    step = launch(
+        kernels["count"], BufferArgument(counts), BufferArgument(seen), *arguments,
+        grid=(GridDim(3000), GridDim(2)),
+    )  # fmt: skip
+    device.run(device.prepare([step]), {})
+    assert (device.download(counts).view(np.int32) == 2).all()
 
 
 def test_an_empty_sequence_runs(device):

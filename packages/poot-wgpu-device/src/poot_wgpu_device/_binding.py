@@ -1,4 +1,4 @@
-"""How a launch's arrays are bound: one binding each, or one for all of a buffer where they are many."""
+"""How a launch's arrays are bound: one binding each, several for a long one, one for many."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from poot_core import ShapeError, UnsupportedError
-from poot_kernel.targets.wgsl import Binding
+from poot_kernel.targets.wgsl import ArrayAccess, Binding
 from poot_wgpu_device._gpu import Range
 from poot_wgpu_device._memory import WgpuBuffer
 
 __all__ = ["BoundArrays", "BufferLimits", "bind_buffers"]
-
-_WIDEST = 16  # bytes of the widest element
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +20,7 @@ class BufferLimits:
 
     Attributes:
         max_bindings: Storage buffers of one shader.
-        max_bytes: Bytes of one binding.
+        max_bytes: Bytes of one binding, a multiple of the alignment.
         alignment: Of a binding's first byte.
     """
 
@@ -47,7 +45,7 @@ class BoundArrays:
 
 
 def bind_buffers(
-    views: Mapping[int, tuple[str, bool]],
+    arrays: Mapping[int, ArrayAccess],
     places: Mapping[int, tuple[WgpuBuffer, int]],
     limits: BufferLimits,
     label: str,
@@ -55,10 +53,11 @@ def bind_buffers(
     """Return how arrays are bound.
 
     A buffer that a launch writes anywhere is writable in all of its bindings: it cannot be read-only
-    in one and written in another.
+    in one and written in another. How long an array is, is not known here: what is bound reaches to
+    the end of its buffer, in parts where that is more than a binding holds.
 
     Args:
-        views: Element type and whether it is written, by parameter number.
+        arrays: How each array is accessed, by parameter number.
         places: Buffer and offset in bytes, by parameter number.
         limits: What the adapter allows.
         label: Of the launch, for messages.
@@ -67,41 +66,72 @@ def bind_buffers(
         ShapeError: If an offset does not fit its element type or its buffer.
         UnsupportedError: If even the merged arrays are too many for the adapter.
     """
-    for number, (view, _) in views.items():
+    for number, access in arrays.items():
         buffer, offset = places[number]
-        aligned = _WIDEST if "vec4" in view else 4
+        aligned = access.element_bytes
         if offset % aligned or not 0 <= offset <= buffer.nbytes:
             raise ShapeError(
                 f"launch {label!r} takes byte {offset} of {buffer!r}: it must be a multiple of "
                 f"{aligned} inside of it"
             )
-    is_merged = len(views) > limits.max_bindings
-    groups: dict[Any, list[int]] = {}
-    for number, (view, _) in views.items():
-        buffer, _ = places[number]
-        key = (id(buffer), view) if is_merged else number
-        groups.setdefault(key, []).append(number)
-    if len(groups) > limits.max_bindings:
+    groups = [_Group.of([number], places, limits) for number in arrays]
+    if sum(group.num_bindings for group in groups) > limits.max_bindings:
+        merged: dict[Any, list[int]] = {}
+        for number, access in arrays.items():
+            merged.setdefault((id(places[number][0]), access.element), []).append(number)
+        groups = [_Group.of(numbers, places, limits) for numbers in merged.values()]
+    total = sum(group.num_bindings for group in groups)
+    if total > limits.max_bindings:
         raise UnsupportedError(
-            f"launch {label!r} binds {len(groups)} storage buffers, the adapter has "
-            f"{limits.max_bindings}"
+            f"launch {label!r} binds {total} storage buffers, the adapter has {limits.max_bindings}"
         )
-    written = {id(places[n][0]) for n, (_, is_written) in views.items() if is_written}
+    written = {id(places[n][0]) for n, access in arrays.items() if access.is_written}
     pattern: list[tuple[int, Binding]] = []
     ranges: list[Range] = []
     offsets: dict[int, int] = {}
-    for index, numbers in enumerate(groups.values(), 1):
-        buffer, _ = places[numbers[0]]
-        starts = [places[n][1] for n in numbers]
-        start = min(starts) // limits.alignment * limits.alignment
-        size = min(buffer.size - start, limits.max_bytes)
-        if max(starts) - start >= max(size, 1):
-            raise UnsupportedError(
-                f"launch {label!r} binds arrays of {buffer!r} that lie further apart than the "
-                f"adapter's {limits.max_bytes} bytes of a binding"
-            )
-        ranges.append((buffer.handle, start, size))
-        for number in numbers:
-            offsets[number] = places[number][1] - start
-            pattern.append((number, Binding(index, id(buffer) in written)))
+    for group in groups:
+        indices = tuple(range(len(ranges) + 1, len(ranges) + 1 + group.num_bindings))
+        binding = Binding(indices, id(group.buffer) in written, limits.max_bytes)
+        ranges += group.ranges(limits)
+        for number in group.numbers:
+            offsets[number] = places[number][1] - group.start
+            pattern.append((number, binding))
     return BoundArrays(tuple(pattern), tuple(ranges), offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Arrays that share bindings.
+
+    Attributes:
+        numbers: Their parameter numbers.
+        buffer: What holds them.
+        start: First byte that is bound.
+        num_bindings: Parts.
+    """
+
+    numbers: list[int]
+    buffer: WgpuBuffer
+    start: int
+    num_bindings: int
+
+    @classmethod
+    def of(
+        cls,
+        numbers: list[int],
+        places: Mapping[int, tuple[WgpuBuffer, int]],
+        limits: BufferLimits,
+    ) -> _Group:
+        """Return the group of arrays of one buffer."""
+        buffer = places[numbers[0]][0]
+        first = min(places[number][1] for number in numbers)
+        start = min(first, buffer.size - 1) // limits.alignment * limits.alignment
+        return cls(numbers, buffer, start, -(-(buffer.size - start) // limits.max_bytes))
+
+    def ranges(self, limits: BufferLimits) -> list[Range]:
+        """Return what is bound."""
+        starts = range(self.start, self.buffer.size, limits.max_bytes)
+        return [
+            (self.buffer.handle, start, min(limits.max_bytes, self.buffer.size - start))
+            for start in starts
+        ]

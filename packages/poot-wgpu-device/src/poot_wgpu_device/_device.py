@@ -69,7 +69,7 @@ class WgpuDevice:
         limits = adapter.limits
         self._limits = BufferLimits(
             max_bindings=int(limits.maxStorageBuffersPerShaderStage),
-            max_bytes=int(limits.maxStorageBufferBindingSize) // 16 * 16,
+            max_bytes=int(limits.maxStorageBufferBindingSize) // 256 * 256,
             alignment=int(limits.minStorageBufferOffsetAlignment),
         )
         self.target = Target("wgpu", "wgsl", self.habits.features)

@@ -10,7 +10,7 @@ from typing import Any
 
 from poot_core import CompileError
 from poot_kernel.compile import KernelCache, KernelPackage
-from poot_kernel.targets.wgsl import Binding, array_views, bind_arrays, table_words
+from poot_kernel.targets.wgsl import Binding, array_accesses, bind_arrays, table_words
 from poot_wgpu_device._gpu import Gpu, GpuError
 
 __all__ = ["PipelineMaker", "WgpuKernel"]
@@ -27,7 +27,7 @@ class WgpuKernel:
     Attributes:
         entry: Name of the kernel.
         package: What a launch must know.
-        views: Element type of each array that the shader accesses, by parameter number.
+        arrays: How the shader accesses its arrays, by parameter number.
         tables: Words that follow the arguments.
         pipelines: Pipeline and bind group layout by pattern.
     """
@@ -36,7 +36,7 @@ class WgpuKernel:
         self.entry = package.name
         self.package = package
         self.code = package.code.decode()
-        self.views = array_views(self.code)
+        self.arrays = array_accesses(self.code)
         self.tables = table_words(self.code)
         self.pipelines: dict[Pattern, tuple[Any, Any]] = {}
 
@@ -76,7 +76,7 @@ class PipelineMaker:
 
     def _make(self, kernel: WgpuKernel, pattern: Pattern) -> None:
         code = bind_arrays(kernel.code, pattern)
-        written = {binding.index: binding.is_written for _, binding in pattern}
+        written = {i: binding.is_written for _, binding in pattern for i in binding.indices}
         storage = tuple(written[index] for index in sorted(written))
         lib = self._gpu.native.lib
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from poot_kernel.compile import KernelPackage
+from poot_kernel.targets.wgsl import ArrayAccess, array_section
 from poot_wgpu_device._kernel import WgpuKernel
 
 __all__ = ["READ_WORDS", "read_kernel"]
@@ -12,12 +13,13 @@ _QUADS = 16  # loads of 16 bytes of an invocation
 READ_WORDS = _THREADS * _QUADS * 4
 """Words that a workgroup reads."""
 
+_ARRAYS = array_section(
+    {0: ArrayAccess("vec4<u32>", False, ("load",)), 1: ArrayAccess("u32", True, ("store",))}
+)
 _CODE = f"""\
 struct Arguments {{ a0: u32, a1: u32, a2: u32, zero: u32, }}
 @group(0) @binding(0) var<uniform> p: Arguments;
-@group(0) @binding(1) var<storage, read> m0: array<vec4<u32>>;
-@group(0) @binding(2) var<storage, read_write> m1: array<u32>;
-@compute @workgroup_size({_THREADS})
+{_ARRAYS}@compute @workgroup_size({_THREADS})
 fn main(
   @builtin(local_invocation_index) thread: u32,
   @builtin(workgroup_id) group: vec3<u32>,
@@ -27,11 +29,11 @@ fn main(
   if (workgroup >= p.a2) {{ return; }}
   var sum = vec4<u32>(0u);
   for (var i = 0u; i < {_QUADS}u; i += 1u) {{
-    sum ^= m0[(workgroup * {_QUADS}u + i) * {_THREADS}u + thread];
+    sum ^= load0((workgroup * {_QUADS}u + i) * {_THREADS}u + thread);
   }}
   let all = sum.x ^ sum.y ^ sum.z ^ sum.w;
   // Random data rarely give this, but the shader compiler does not know.
-  if (all == 0x9e3779b9u) {{ m1[thread] = all; }}
+  if (all == 0x9e3779b9u) {{ store1(thread, all); }}
 }}
 """
 

@@ -187,7 +187,7 @@ class _Prepared:
                     self.words[number] = self._scalar(name, argument)
                     if argument.dtype.is_integer:
                         self._known[name] = int(argument.value)
-        arrays = bind_buffers(self.kernel.views, places, limits, self._label)
+        arrays = bind_buffers(self.kernel.arrays, places, limits, self._label)
         for number, offset in arrays.offsets.items():
             self.words[number] = offset
         return arrays

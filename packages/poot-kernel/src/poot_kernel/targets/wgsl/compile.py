@@ -24,7 +24,7 @@ from poot_kernel.targets.common.arithmetic import Arithmetic
 from poot_kernel.targets.common.lower import default_threads, lower_kernel, parameter_dtypes
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import FragmentProducts
-from poot_kernel.targets.wgsl.bindings import Binding, declaration, table_line
+from poot_kernel.targets.wgsl.bindings import ArrayAccess, array_section, table_line
 from poot_kernel.targets.wgsl.machine import View, WgslMachine
 from poot_kernel.targets.wgsl.text import used_helpers
 
@@ -77,9 +77,8 @@ def compile_wgsl(
 
     An array's argument is the byte offset of its first element in its binding, an integer's is its
     value, an f32's its bits; a zero follows, then ``table_words``, both from a multiple of 16 bytes
-    on. Array number i of the parameters is bound as ``m<i>``,
-    bindings count up from 1. Workgroups may be launched over x and y in any shape that has enough of
-    them.
+    on. Arrays are bound at 1 and up, see ``bind_arrays``. Workgroups may be launched over x and y
+    in any shape that has enough of them.
 
     Args:
         kernel: A verified kernel.
@@ -227,13 +226,13 @@ def _shader(
         f"struct Arguments {{\n{fields}}}\n",
         "@group(0) @binding(0) var<uniform> p: Arguments;\n",
     ]
-    arrays = [n for n, v in enumerate(kernel.parameters) if isinstance(v.type, ArrayType)]
-    for index, number in enumerate((n for n in arrays if n in machine.uses), 1):
-        kind = kernel.parameters[number].type
-        assert isinstance(kind, ArrayType)
-        is_written = kind.access != "r" or views[number] == "atomic"
-        binding = Binding(index, is_written)
-        head.append(declaration(number, _ELEMENTS[views[number]], binding) + "\n")
+    arrays: dict[int, ArrayAccess] = {}
+    for number, value in enumerate(kernel.parameters):
+        if isinstance(value.type, ArrayType) and number in machine.uses:
+            view, kinds = views[number], tuple(sorted(machine.uses[number].kinds))
+            is_written = value.type.access != "r" or view == "atomic"
+            arrays[number] = ArrayAccess(_ELEMENTS[view], is_written, kinds)
+    head.append(array_section(arrays))
     if shared_bytes:
         element, size = _SHARED[views.get(-1, "word")]
         extent = -(-shared_bytes // size)

@@ -41,11 +41,13 @@ class ArrayUse:
         reads: Bytes of the loads.
         writes: Bytes of the stores.
         is_shared_word: Whether words are changed that other invocations change too.
+        kinds: Accesses, as ``ArrayAccess`` names them.
     """
 
     reads: set[int] = field(default_factory=set[int])
     writes: set[int] = field(default_factory=set[int])
     is_shared_word: bool = False
+    kinds: set[str] = field(default_factory=set[str])
 
     @property
     def view(self) -> View:
@@ -348,12 +350,29 @@ class WgslMachine(AtomMachine):
 
     # ---- memory
 
-    def _memory(self, space: SpaceName, address: Register) -> tuple[str, int]:
-        """Return the name and the number of the memory that an address points into."""
-        if space == "shared":
-            return "shared_memory", -1
-        number = self._arrays[address.code]
-        return f"m{number}", number
+    def _number(self, space: SpaceName, address: Register) -> int:
+        """Return the number of the array that an address points into; -1 is workgroup memory."""
+        return -1 if space == "shared" else self._arrays[address.code]
+
+    def _access(self, number: int, kind: str, index: str, *operands: str) -> str:
+        """Return the text of an access to the element of an index."""
+        self._use(number).kinds.add(kind)
+        if number >= 0:
+            return f"{kind}{number}({', '.join([index, *operands])})"
+        place, is_atomic = f"shared_memory[{index}]", self._views.get(number) == "atomic"
+        match kind:
+            case "load":
+                return f"atomicLoad(&{place})" if is_atomic else place
+            case "store":
+                return (
+                    f"atomicStore(&{place}, {operands[0]})"
+                    if is_atomic
+                    else (f"{place} = {operands[0]}")
+                )
+            case "exchange":
+                return f"exchange_shared({', '.join([index, *operands])})"
+            case _:
+                return f"atomic{kind.capitalize()}(&{place}, {operands[0]})"
 
     def _use(self, number: int) -> ArrayUse:
         return self.uses.setdefault(number, ArrayUse())
@@ -373,29 +392,26 @@ class WgslMachine(AtomMachine):
         self, space: SpaceName, address: Register, offset: int, dtype: DType, count: int
     ) -> list[Register]:
         """Load neighbouring elements."""
-        name, number = self._memory(space, address)
+        number = self._number(space, address)
         size = dtype.itemsize * count
         self._use(number).reads.add(size)
         if dtype.bits < 32:
             assert count == 1, "narrow elements are loaded by whole words or alone"
-            word = self._load_word(name, number, address, offset)
+            word = self._load_word(number, address, offset)
             return [self._field(word, address, offset, dtype)]
         if self._views.get(number) == "quad" and size == _QUAD_BYTES:
-            self._count += 1
-            whole = f"v{self._count}"
-            self.line(f"let {whole} = {name}[{self._at(address, offset, 4)}];")
-            words = [Register(f"{whole}.{part}", u32) for part in "xyzw"]
+            whole = self.result(self._access(number, "load", self._at(address, offset, 4)), u32)
+            words = [Register(f"{whole.code}.{part}", u32) for part in "xyzw"]
         else:
-            words = [self._load_word(name, number, address, offset + 4 * i) for i in range(count)]
+            words = [self._load_word(number, address, offset + 4 * i) for i in range(count)]
         return [self.reinterpret(word, dtype) for word in words]
 
-    def _load_word(self, name: str, number: int, address: Register, offset: int) -> Register:
-        view = self._views.get(number)
-        if view == "quad":
+    def _load_word(self, number: int, address: Register, offset: int) -> Register:
+        if self._views.get(number) == "quad":
             part = f"{self._at(address, offset, 2)} & 3u"
-            return self.result(f"{name}[{self._at(address, offset, 4)}][{part}]", u32)
-        element = f"{name}[{self._at(address, offset, 2)}]"
-        return self.result(f"atomicLoad(&{element})" if view == "atomic" else element, u32)
+            whole = self._access(number, "load", self._at(address, offset, 4))
+            return self.result(f"{whole}[{part}]", u32)
+        return self.result(self._access(number, "load", self._at(address, offset, 2)), u32)
 
     def _shift(self, address: Register, offset: int) -> str:
         """Return the bit of its word at which a narrow element lies."""
@@ -412,54 +428,51 @@ class WgslMachine(AtomMachine):
         self, space: SpaceName, address: Register, offset: int, values: list[Register]
     ) -> None:
         """Store neighbouring elements."""
-        dtype = values[0].dtype
-        name, number = self._memory(space, address)
+        dtype, number = values[0].dtype, self._number(space, address)
         use, size = self._use(number), dtype.itemsize * len(values)
         if dtype.bits < 32:
             use.is_shared_word = True
-            self._store_narrow(name, number, address, offset, values)
+            self._store_narrow(number, address, offset, values)
             return
         use.writes.add(size)
         words = [self.reinterpret(x, u32).code for x in values]
         if self._views.get(number) == "quad":
-            self.line(f"{name}[{self._at(address, offset, 4)}] = vec4<u32>({', '.join(words)});")
+            held = f"vec4<u32>({', '.join(words)})"
+            self.line(self._access(number, "store", self._at(address, offset, 4), held) + ";")
             return
         for i, word in enumerate(words):
-            element = f"{name}[{self._at(address, offset + 4 * i, 2)}]"
-            if self._views.get(number) == "atomic":
-                self.line(f"atomicStore(&{element}, {word});")
-            else:
-                self.line(f"{element} = {word};")
+            at = self._at(address, offset + 4 * i, 2)
+            self.line(self._access(number, "store", at, word) + ";")
 
     def _store_narrow(
-        self, name: str, number: int, address: Register, offset: int, values: list[Register]
+        self, number: int, address: Register, offset: int, values: list[Register]
     ) -> None:
         """Change some bytes of words whose other bytes belong to other invocations."""
+        if self._views.get(number) != "atomic":
+            return  # the first pass, which finds the views
         for i, value in enumerate(values):
             at = offset + i * value.dtype.itemsize
-            element, shift = f"{name}[{self._at(address, at, 2)}]", self._shift(address, at)
-            if self._views.get(number) != "atomic":
-                continue  # the first pass, which finds the views
+            index, shift = self._at(address, at, 2), self._shift(address, at)
             mask = f"{(1 << value.dtype.bits) - 1}u"
-            old = self.result(f"atomicLoad(&{element}) >> {shift}", u32)
+            old = self.result(f"{self._access(number, 'load', index)} >> {shift}", u32)
             changed = f"(({old.code} ^ {value.code}) & {mask}) << {shift}"
-            self.line(f"atomicXor(&{element}, {changed});")
+            self._count += 1
+            self.line(f"let v{self._count} = {self._access(number, 'xor', index, changed)};")
 
     def atomic(self, kind: str, space: SpaceName, address: Register, value: Register) -> Register:
         """Combine a word in memory with a value; return what it was."""
-        name, number = self._memory(space, address)
+        number = self._number(space, address)
         self._use(number).is_shared_word = True
         if self._views.get(number) != "atomic":
             return self.result(type_of(value.dtype) + "()", value.dtype)  # the first pass
-        element = f"{name}[{self._at(address, 0, 2)}]"
+        index = self._at(address, 0, 2)
         if value.dtype is f32 or (kind in ("min", "max") and value.dtype.kind == "int"):
-            return self._exchange(kind, element, value)
-        function = "atomic" + kind.capitalize()
-        return self.result(f"{function}(&{element}, {value.code})", value.dtype)
+            return self._exchange(kind, number, index, value)
+        return self.result(self._access(number, kind, index, value.code), value.dtype)
 
-    def _exchange(self, kind: str, element: str, value: Register) -> Register:
+    def _exchange(self, kind: str, number: int, index: str, value: Register) -> Register:
         """Combine by compare and exchange, for what atomic words have no operation for."""
-        start = self.result(f"atomicLoad(&{element})", u32)
+        start = self.result(self._access(number, "load", index), u32)
         self._count += 1
         held = f"x{self._count}"
         self.line(f"var {held} = {start.code};")
@@ -467,9 +480,9 @@ class WgslMachine(AtomMachine):
         self._depth += 1
         old = self.reinterpret(Register(held, u32), value.dtype)
         new = self.reinterpret(self.binary(kind, old, value), u32)
-        done = self.result(f"atomicCompareExchangeWeak(&{element}, {held}, {new.code})", u32)
-        self.line(f"if ({done.code}.exchanged) {{ break; }}")
-        self.line(f"{held} = {done.code}.old_value;")
+        done = self.result(self._access(number, "exchange", index, held, new.code), u32)
+        self.line(f"if ({done.code}.y == 1u) {{ break; }}")
+        self.line(f"{held} = {done.code}.x;")
         self._depth -= 1
         self.line("}")
         return self.reinterpret(Register(held, u32), value.dtype)

@@ -57,6 +57,12 @@ fn multiply_high(a: u32, b: u32) -> u32 {
   return (a >> 16u) * (b >> 16u) + (left >> 16u) + (right >> 16u);
 }
 """,
+    "exchange_shared": """\
+fn exchange_shared(i: u32, old: u32, next: u32) -> vec2<u32> {
+  let done = atomicCompareExchangeWeak(&shared_memory[i], old, next);
+  return vec2<u32>(done.old_value, select(0u, 1u, done.exchanged));
+}
+""",
     "dot_mixed": """\
 fn dot_mixed(a: u32, b: u32) -> i32 {
   return dot(unpack4xI8(a), vec4<i32>(unpack4xU8(b)));
