@@ -37,13 +37,14 @@ from poot_kernel.targets.nvptx.warpgroup import (
 __all__ = ["compile_ptx", "package_kernels"]
 
 
+# The oldest PTX version that has an architecture and what is used of it: old drivers refuse newer text.
+_VERSIONS = {89: "7.8", 90: "8.0", 100: "8.6", 101: "8.6", 103: "8.8", 120: "8.7", 121: "8.8"}
+
+
 def _version(capability: int) -> str:
-    """Return the oldest PTX version that has what is used: old drivers refuse newer text."""
-    if capability >= 120:
-        return "8.7"
-    if capability >= 100:
-        return "8.6"
-    return "8.0" if capability >= 90 else "7.4" if capability >= 80 else "6.5"
+    if capability < 80:
+        return "6.5"
+    return _VERSIONS.get(capability, "7.4" if capability < 89 else "8.8")
 
 
 def compile_ptx(

@@ -40,7 +40,7 @@ _TILES = {
     "many": _Tile(128, 64, 6),
 }
 _SMALL = {"many": _Tile(64, 128, 6)}  # where a workgroup's memory is under 128 KiB
-_GATED = {"one": _Tile(8, 32, 6), "few": _Tile(8, 32, 6)}
+_GATED = {"one": _Tile(8, 32, 4), "few": _Tile(8, 32, 4)}
 _WIDE = _Tile(128, 64, 4)
 _PADDED_ROW = 2 * DEPTH + 16  # bytes of a step's row in workgroup memory, at most
 
