@@ -15,9 +15,10 @@ from poot_amd_sim._lanes import build_permute
 from poot_amd_sim._matrix import build_matrix
 from poot_amd_sim._operands import locate, registers_of
 from poot_amd_sim._program import Instruction, Program
+from poot_amd_sim._results import Compute
 from poot_amd_sim._scalar import build_scalar
 from poot_amd_sim._state import EXEC, VCC, Waves
-from poot_amd_sim._vector import Compute, build_vector
+from poot_amd_sim._vector import build_vector
 
 __all__ = ["Branch", "Code", "decode"]
 

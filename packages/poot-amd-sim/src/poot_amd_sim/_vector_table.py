@@ -164,6 +164,7 @@ _TWO_OPERANDS: dict[str, tuple[str, str, Callable[[Any, Any], Any]]] = {
     "mul_hi_i32": ("i", "ii", mul_high_signed),
     "mul_u32_u24": ("u", "uu", lambda a, b: (a & _24) * (b & _24)),
     "mul_i32_i24": ("i", "ii", lambda a, b: signed24(a) * signed24(b)),
+    "mul_hi_i32_i24": ("i", "ii", lambda a, b: mul_high_signed(signed24(a), signed24(b))),
     "mul_hi_u32_u24": ("u", "uu", lambda a, b: mul_high(a & _24, b & _24)),
     "min_u32": ("u", "uu", np.minimum),
     "max_u32": ("u", "uu", np.maximum),
