@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from poot_core import DeviceError, OutOfMemoryError, ShapeError
+from poot_wgpu_device import _memory
+from poot_wgpu_device._gpu import GpuError
 
 RNG = np.random.default_rng(3)
 pytestmark = pytest.mark.device
@@ -38,6 +40,25 @@ def test_more_than_the_staging_memory_comes_back(device):
     device.upload(buffer, data)
     np.testing.assert_array_equal(device.download(buffer), data)
     buffer.free()
+
+
+def test_long_uploads_are_queued_piece_by_piece(device, monkeypatch):
+    monkeypatch.setattr(_memory, "_CHUNK_BYTES", 4096)
+    data = RNG.integers(0, 256, 50003).astype(np.uint8)
+    buffer = device.allocate(data.nbytes, "pieces")
+    device.upload(buffer, data)
+    np.testing.assert_array_equal(device.download(buffer), data)
+
+
+def test_a_refused_buffer_is_an_error_of_its_kind(device, monkeypatch):
+    for is_memory, kind in ((True, OutOfMemoryError), (False, DeviceError)):
+
+        def refuse(*_arguments, is_memory=is_memory):
+            raise GpuError("the driver says no", is_memory=is_memory)
+
+        monkeypatch.setattr(device._gpu, "buffer", refuse)
+        with pytest.raises(kind, match="the driver says no"):
+            device.allocate(64, "x")
 
 
 def test_the_upload_may_be_changed_at_once(device):

@@ -195,6 +195,12 @@ class Gpu:
         self.native.lib.wgpuQueueWriteBuffer(self.queue, buffer, offset, pointer, data.nbytes)
         self.check()
 
+    def flush(self) -> None:
+        """Queue what was written so far and wait for it."""
+        self.check()
+        self.native.lib.wgpuQueueSubmit(self.queue, 0, self.native.ffi.NULL)
+        self.wait()
+
     def submit(self, encoder: Any) -> None:
         """Finish an encoder and queue it.
 

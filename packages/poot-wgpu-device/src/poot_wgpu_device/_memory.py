@@ -96,6 +96,10 @@ class Memory:
         try:
             handle = self._gpu.buffer(size, usage | Flags.COPY_TARGET, label)
         except GpuError as error:
+            if not error.is_memory:
+                raise DeviceError(
+                    f"{self._gpu.adapter} refuses buffer {label!r} of {nbytes} bytes: {error}"
+                ) from error
             raise self._out_of_memory(nbytes, label, free, str(error)) from error
         self.held_bytes += size
         return WgpuBuffer(self, handle, nbytes, label, size)
@@ -137,6 +141,8 @@ class Memory:
         for start in range(0, body, _CHUNK_BYTES):
             part = data[start : min(body, start + _CHUNK_BYTES)]
             self._gpu.write(buffer.handle, offset + start, part)
+            if start + _CHUNK_BYTES < body:  # the library holds what is written until it is queued
+                self._gpu.flush()
         if tail:
             word = np.zeros(_WORD, np.uint8)
             word[:tail] = data[body:]
