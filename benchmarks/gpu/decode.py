@@ -21,6 +21,7 @@ from models import CONFIGS, RandomCheckpoint
 
 from poot_core import Settings
 from poot_executor import EngineOptions, StepInputs, open_engine
+from poot_executor._runner import selected_launches  # noqa: PLC2701
 from poot_models import load_family
 
 RESULTS: list[dict[str, object]] = []
@@ -46,8 +47,11 @@ def open_random(name: str, backend: str, *, context: int, rows: int, tokens: int
         model.trace, model.cache_key, checkpoint.weights, model.vocab_size, options,
         Settings.from_environment(),
     )  # fmt: skip
-    report(f"{name} open", seconds=time.perf_counter() - started, weights_gb=engine.info.weight_bytes / 1e9,
-           states_gb=engine.info.state_bytes / 1e9, workspace_gb=engine.info.workspace_bytes / 1e9)  # fmt: skip
+    info = engine.info
+    report(
+        f"{name} open", seconds=time.perf_counter() - started, weights_gb=info.weight_bytes / 1e9,
+        states_gb=info.state_bytes / 1e9, workspace_gb=info.workspace_bytes / 1e9,
+    )  # fmt: skip
     return engine
 
 
@@ -78,8 +82,6 @@ def fill(engine: Any, rows: int, length: int) -> None:
 def whole_step(engine: Any, step: StepInputs) -> tuple[Any, dict[str, int]]:
     """Return the prepared launches of a step with greedy sampling, and its sizes."""
     runner, program = engine.runner, engine.program
-    from poot_executor._runner import selected_launches
-
     key = engine.prepare_step(step)
     launches = [runner._launch(x, variant) for x, variant in selected_launches(program, key)]
     launches += [runner._launch(x, x.variants[0]) for x in program.greedy]

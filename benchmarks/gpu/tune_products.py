@@ -7,28 +7,13 @@ import argparse
 from harness import Bench
 from products import LAYOUT, SHAPES, report
 
-from poot_kernel.targets.nvptx import machine, split
-from poot_kernelgen.contraction.matrix import _multiply as matrix
+from poot_kernelgen.contraction.matrix import _multiply as matrix  # noqa: PLC2701
 from poot_kernelgen.requests import ContractionRequest
 
 CHOICES = {
-    "one": [
-        (8, 16, s, l, p) for s in (5, 8) for l in ("", ".L2::128B", ".L2::256B") for p in (0, 1)
-    ]
-    + [(8, 32, 8, "", 0)],
-    "few": [
-        (8, c, s, l, p)
-        for c, s in ((32, 5), (32, 8), (64, 4), (64, 6))
-        for l in ("", ".L2::128B")
-        for p in (0,)
-    ],
-    "some": [
-        (64, 64, 4, "", 0),
-        (64, 64, 8, "", 0),
-        (64, 128, 4, "", 0),
-        (64, 128, 6, "", 0),
-        (64, 32, 8, "", 0),
-    ],
+    "one": [(8, columns, stages) for columns in (16, 32) for stages in (4, 5, 6, 8)],
+    "few": [(8, columns, stages) for columns in (16, 32, 64) for stages in (4, 6)],
+    "some": [(64, 64, 4), (64, 64, 6), (64, 128, 4)],
 }
 
 
@@ -42,10 +27,9 @@ def main() -> None:
         rows = {"one": 1, "few": 8, "some": 64}[regime]
         kernels = {}
         for tile in CHOICES[regime]:
-            matrix._TILES[regime] = matrix._Tile(*tile[:3])
-            machine.LINES, split.PREFETCH = tile[3:]
+            matrix._TILES[regime] = matrix._Tile(*tile)
             request = ContractionRequest(weight=LAYOUT, activation="bf16", regime=regime)
-            name = f"c{tile[1]}_s{tile[2]}_l{tile[3][5:-1]}_p{tile[4]}"
+            name = f"{regime}_{tile[1]}_{tile[2]}"
             functions = [matrix.build_matrix(request, name, device.caps)]
             kernels |= bench.kernels(functions)
         for n, k in SHAPES:

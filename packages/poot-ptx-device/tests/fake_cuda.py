@@ -145,9 +145,10 @@ class FakeCuda:
     def _cuMemAlloc(self, size):
         if sum(map(len, self.memory.values())) + size > self.total:
             return self._out_of_memory()
+        address = self._next
         self._next += -(-size // 256) * 256 + 4096
-        self.memory[self._next] = np.random.default_rng(self._next).integers(0, 255, size, np.uint8)
-        return real.CUdeviceptr(self._next)
+        self.memory[address] = np.random.default_rng(address).integers(0, 255, size, np.uint8)
+        return real.CUdeviceptr(address)
 
     def _out_of_memory(self):
         raise AssertionError("use fail('cuMemAlloc', 'CUDA_ERROR_OUT_OF_MEMORY')")

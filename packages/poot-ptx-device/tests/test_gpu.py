@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poot_core import OutOfMemoryError, f32
+from poot_core import OutOfMemoryError, f32, i64
 from poot_executor import BufferArgument, GridDim, Launch, ScalarArgument, SymbolArgument
 from poot_kernel import compile_kernels
 from poot_kernel.interpreter import interpret
@@ -66,6 +66,48 @@ def test_replay_equals_eager_and_is_cheap(gpu, gpu_kernels):
         print("captured" if captured else "eager", (time.perf_counter() - began) * 1e6, "us")
         found.append(gpu.download(buffer))
     assert (found[0] == found[1]).all()
+
+
+@pytest.mark.parametrize(("signature", "wide"), [("k16_chunk1024", 64), ("k16", 64)])
+def test_products_have_the_same_bits_for_every_number_of_rows(gpu, own_kernels, signature, wide):
+    if "mma-k16" not in gpu.target.features:
+        pytest.skip("the GPU has no matrix instructions for groups of 16 k")
+    most, columns, depth = 300, 208, 4864
+    tiles = {1: (8, 16, 6), 8: (8, 32, 4), 64: (64, 64, 4), 300: (128, wide, 4)}
+    import ml_dtypes
+
+    x = RNG.standard_normal((most, depth)).astype(ml_dtypes.bfloat16)
+    w = RNG.standard_normal((columns, depth)).astype(ml_dtypes.bfloat16)
+    wanted = x.astype(np.float64) @ w.astype(np.float64).T
+    x_buffer, w_buffer = gpu.allocate(x.nbytes, "x"), gpu.allocate(w.nbytes, "w")
+    gpu.upload(x_buffer, x.view(np.uint8))
+    gpu.upload(w_buffer, w.view(np.uint8))
+    found = {}
+    for rows, (height, width, stages) in tiles.items():
+        function = own_kernels.product.specialise(
+            TM=height, TN=width, STAGES=stages, SIGNATURE=signature
+        )
+        (loaded,) = gpu.load(compile_kernels([function], gpu.target, gpu.service, gpu.caps))
+        y = gpu.allocate(4 * most * columns, "y")
+        gpu.upload(y, np.full((most, columns), np.nan, np.float32))
+        launches = [
+            Launch(
+                kernel=loaded[function.name],
+                arguments=(
+                    *(ScalarArgument(n, i64) for n in (min(rows, most - at), columns, depth)),
+                    BufferArgument(x_buffer, 2 * depth * at),
+                    BufferArgument(w_buffer),
+                    BufferArgument(y, 4 * columns * at),
+                ),
+                grid=(GridDim(),),
+            )
+            for at in range(0, most, rows)
+        ]
+        gpu.run(gpu.prepare(launches), {})
+        found[rows] = gpu.download(y).view(np.float32).reshape(most, columns)
+    assert np.abs(found[300] - wanted).max() < 2e-5 * np.abs(wanted).max()
+    for rows, values in found.items():
+        assert (values.view(np.uint32) == found[300].view(np.uint32)).all(), rows
 
 
 def test_memory_runs_out_with_figures(gpu):

@@ -12,6 +12,7 @@ from poot_executor import (
     ScalarArgument,
     SymbolArgument,
 )
+from poot_kernel import compile_kernels
 
 RNG = np.random.default_rng(3)
 
@@ -150,6 +151,37 @@ def test_kernels_of_one_sequence_may_overlap(device, kernels, fake):
     buffer, _ = floats(device, 64)
     device.run(device.prepare([scaled(kernels, buffer, 2.0)] * 3), {"T": 64})
     assert [x["early"] for x in fake.launches] == [False, True, True]
+
+
+def bf16(device, *shape):
+    import ml_dtypes
+
+    data = RNG.standard_normal(shape).astype(ml_dtypes.bfloat16)
+    buffer = device.allocate(data.nbytes, "operand")
+    device.upload(buffer, data.view(np.uint8))
+    return buffer, data.astype(np.float64)
+
+
+def test_subgroups_and_their_memory_are_settled_at_launch(device, fake, own_kernels):
+    function = own_kernels.product.specialise()
+    fake.kernels["product"] = function
+    (loaded,) = device.load(compile_kernels([function], device.target, device.service, device.caps))
+    split = loaded["product"].package.split
+    region = loaded["product"].package.shared_bytes
+    for rows, columns, depth, subgroups in ((5, 40, 2112, 3), (1, 16, 64, 1)):
+        x, left = bf16(device, rows, depth)
+        w, right = bf16(device, columns, depth)
+        y = device.allocate(4 * rows * columns, "y")
+        sizes = [ScalarArgument(size, i64) for size in (rows, columns, depth)]
+        places = [BufferArgument(each) for each in (x, w, y)]
+        launch = Launch(kernel=loaded["product"], arguments=(*sizes, *places), grid=(GridDim(),))
+        device.run(device.prepare([launch]), {})
+        found = read(device, y).reshape(rows, columns)
+        np.testing.assert_allclose(found, left @ right.T, atol=1e-3)
+        done = fake.launches[-1]
+        assert done["grid"] == (-(-columns // 16), -(-rows // 8), 1)
+        assert done["threads"] == 32 * subgroups
+        assert done["shared"] == subgroups * (region + split.partial_bytes)
 
 
 def test_timings_are_medians_by_launch(device, kernels):

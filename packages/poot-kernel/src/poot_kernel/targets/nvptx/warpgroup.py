@@ -284,7 +284,7 @@ class WarpgroupProducts(FragmentProducts):
             sizes = tuple(size for size in memory.shape if size is not None)
             box = cast(TileType, op.result.type).shape
             if op is self.shared:
-                box = (self.ring.rows(op) // CLUSTER, *box[1:])
+                box = (cast(_Ring, self.ring).rows(op) // CLUSTER, *box[1:])
             place = low.kernel.parameters.index(array)
             self.tensor_maps.append(TensorMap(parameter=place, shape=sizes, box=box))
 
