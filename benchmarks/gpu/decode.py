@@ -35,8 +35,10 @@ def report(name: str, **facts: object) -> None:
     print(f"{name:32s} {'  '.join(shown)}", flush=True)
 
 
-def open_random(name: str, backend: str, *, context: int, rows: int, tokens: int) -> Any:
-    checkpoint = RandomCheckpoint(CONFIGS[name])
+def open_random(
+    name: str, backend: str, *, context: int, rows: int, tokens: int, packed: str | None = None
+) -> Any:
+    checkpoint = RandomCheckpoint(CONFIGS[name], packed)
     model = load_family(checkpoint)
     options = EngineOptions(
         backend=backend, context_tokens=context, max_sequences=rows, max_step_tokens=tokens,
@@ -202,7 +204,9 @@ def main() -> int:
     parser.add_argument("--models", nargs="*", default=["1b", "8b", "qwen0.5b"])
     parser.add_argument("--backend", default="ptx")
     parser.add_argument("--rows", nargs="*", type=int, default=[1, 8, 64])
-    parser.add_argument("--context", type=int, default=512)
+    parser.add_argument("--context", nargs="*", type=int, default=[512])
+    parser.add_argument("--packed", default=None, help="format of the matrices, such as Q8_0")
+    parser.add_argument("--torch", action="store_true", help="time a plain torch loop as well")
     parser.add_argument("--prefill", type=int, default=2048)
     parser.add_argument("--details", action="store_true")
     parser.add_argument("--output", type=Path, default=None)
@@ -211,15 +215,28 @@ def main() -> int:
     for name in options.models:
         try:
             tokens = max(options.prefill, 64)
-            engine = open_random(name, options.backend, context=max(tokens, options.context + 64),
-                                 rows=max(options.rows), tokens=tokens)  # fmt: skip
+            longest = max(tokens, *(context + 64 for context in options.context))
+            engine = open_random(
+                name, options.backend, context=longest, rows=max(options.rows), tokens=tokens,
+                packed=options.packed,
+            )  # fmt: skip
             invariance(engine, name)
             if name == "tiny":
                 against_oracle(engine, name)
+            read = engine.runner.device.read_bandwidth_gb_s(4 << 30)
+            report(f"{name} read", gb_s=read, bound_us=engine.info.weight_bytes / read / 1e3)
             for rows in options.rows:
-                decode(engine, name, rows, options.context, details=options.details)
+                for context in options.context:
+                    decode(engine, name, rows, context, details=options.details)
             prefill(engine, name, tokens, details=options.details)
             engine.close()
+            if options.torch:
+                from torch_referee import decode_seconds
+
+                for rows in options.rows:
+                    for context in options.context:
+                        seconds = decode_seconds(CONFIGS[name], rows, context)
+                        report(f"{name} torch R={rows} context={context}", tok_s=rows / seconds)
         except Exception:
             failed += 1
             traceback.print_exc()

@@ -11,6 +11,7 @@ import numpy as np
 from poot_core import bf16
 from poot_load import TensorInfo
 from poot_models._registry import find_family  # noqa: PLC2701
+from poot_quant import format_by_name, random_blocks
 
 __all__ = ["CONFIGS", "RandomCheckpoint"]
 
@@ -39,9 +40,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class RandomCheckpoint:
-    """A checkpoint of bf16 tensors; every tensor is a piece of one random block."""
+    """A checkpoint of bf16 tensors, or of matrices in a packed format; tensors are random pieces.
+
+    Attributes:
+        config: The model's configuration.
+        packed: Name of the matrices' format, or None for bf16.
+    """
 
     config: dict[str, Any]
+    packed: str | None = None
     path: Path = Path("random")
 
     def __post_init__(self) -> None:
@@ -55,6 +62,10 @@ class RandomCheckpoint:
         piece = rng.standard_normal(1 << 22, np.float32) * 0.02
         block = np.tile(piece.astype(bf16.numpy), -(-largest // len(piece)) + 1)
         self._block = block.view(np.uint8)
+        self._format = None if self.packed is None else format_by_name(self.packed)
+        if self._format is not None:
+            blocks = random_blocks(self._format, (1 << 22,), rng).reshape(-1)
+            self._block = np.tile(blocks, -(-largest // (1 << 22)) + 1)
         self._ones = (1 + rng.standard_normal(1 << 16, np.float32) * 0.1).astype(bf16.numpy)
 
     def names(self) -> list[str]:
@@ -62,15 +73,24 @@ class RandomCheckpoint:
 
     def info(self, name: str) -> TensorInfo:
         shape = tuple(self._shapes[name])
+        dtype = self._format if self._format is not None and len(shape) == 2 else bf16
         return TensorInfo(
-            name=name, shape=shape, dtype=bf16, nbytes=2 * int(np.prod(shape)), file=self.path
+            name=name, shape=shape, dtype=dtype, nbytes=self._bytes(shape), file=self.path
         )
 
+    def _bytes(self, shape: tuple[int, ...]) -> int:
+        elements = int(np.prod(shape))
+        if self._format is None or len(shape) != 2:
+            return 2 * elements
+        return elements // self._format.block_elements * self._format.block_bytes
+
     def raw(self, name: str) -> np.ndarray:
-        size = 2 * int(np.prod(self._shapes[name]))
-        if len(self._shapes[name]) == 1 and "norm" in name:
+        shape = tuple(self._shapes[name])
+        size = self._bytes(shape)
+        if len(shape) == 1:
             return self._ones.view(np.uint8)[:size]
-        start = 2 * (hash(name) % 4096)
+        unit = 2 if self._format is None else self._format.block_bytes
+        start = unit * (sum(name.encode()) % 4096)
         return self._block[start : start + size]
 
     def release(self, name: str) -> None:
