@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from poot_llm._answer import Delta, Output
     from poot_llm._constraint import Constraint, ConstraintKind
     from poot_llm._driver import Driver, DriverStats, StepOutcome
+    from poot_llm._encoder import Encoder, EncoderOptions, OpenedEncoder, open_encoder, shorten
+    from poot_llm._encoder_driver import EncoderDriver, EncoderResult, EncoderStats
+    from poot_llm._encoder_text import EncodedText, EncoderText, open_encoder_text
     from poot_llm._errors import ContextLengthError, OverloadedError
     from poot_llm._llm import LLM
     from poot_llm._open import OpenedModel, OpenOptions, open_model
@@ -31,9 +34,17 @@ _HOME = {
     "Delta": "_answer",
     "Driver": "_driver",
     "DriverStats": "_driver",
+    "EncodedText": "_encoder_text",
+    "Encoder": "_encoder",
+    "EncoderDriver": "_encoder_driver",
+    "EncoderOptions": "_encoder",
+    "EncoderResult": "_encoder_driver",
+    "EncoderStats": "_encoder_driver",
+    "EncoderText": "_encoder_text",
     "FinishReason": "_request",
     "Logprobs": "_sampler",
     "OpenOptions": "_open",
+    "OpenedEncoder": "_encoder",
     "OpenedModel": "_open",
     "Output": "_answer",
     "OverloadedError": "_errors",
@@ -48,8 +59,11 @@ _HOME = {
     "Tokenizer": "_tokenizer",
     "Vocabulary": "_vocabulary",
     "needs_preparation": "_preparation",
+    "open_encoder": "_encoder",
+    "open_encoder_text": "_encoder_text",
     "open_model": "_open",
     "open_text": "_open_text",
+    "shorten": "_encoder",
 }
 
 __all__ = [
@@ -60,9 +74,17 @@ __all__ = [
     "Delta",
     "Driver",
     "DriverStats",
+    "EncodedText",
+    "Encoder",
+    "EncoderDriver",
+    "EncoderOptions",
+    "EncoderResult",
+    "EncoderStats",
+    "EncoderText",
     "FinishReason",
     "Logprobs",
     "OpenOptions",
+    "OpenedEncoder",
     "OpenedModel",
     "Output",
     "OverloadedError",
@@ -77,8 +99,11 @@ __all__ = [
     "Tokenizer",
     "Vocabulary",
     "needs_preparation",
+    "open_encoder",
+    "open_encoder_text",
     "open_model",
     "open_text",
+    "shorten",
 ]
 
 

@@ -81,6 +81,11 @@ class EncoderModel:
         return len(self.labels) if self.pooling is None else self.config.decoder.hidden_size
 
     @property
+    def num_types(self) -> int:
+        """Kinds of segments that tokens may be of."""
+        return getattr(self.config, "num_types", 1)
+
+    @property
     def takes_last(self) -> bool:
         """Whether the position that a step wants of a text is its last token's, not its first's."""
         return self.pooling is not None and self.pooling.kind == "last"
