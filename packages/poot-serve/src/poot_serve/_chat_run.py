@@ -65,6 +65,7 @@ class PreparedChat:
         tools: Parameters of the functions whose calls are read.
         forced: Whether the answer is a call and nothing else.
         opens_reasoning: Whether the prompt ends inside the reasoning.
+        is_plain: Whether the answer is text and nothing else.
     """
 
     prompt: str
@@ -74,18 +75,22 @@ class PreparedChat:
     tools: dict[str, dict[str, Any]]
     forced: Forced | None
     opens_reasoning: bool
+    is_plain: bool
 
     def reader(self, state: ServerState) -> Reader:
         """Return what reads one answer."""
         tokenizer = state.require_tokenizer("messages")
         markers: tuple[str, ...] = ()
-        if self.forced is None:
+        if self.forced is None and not self.is_plain:
             markers = self.format.markers(with_tools=bool(self.tools))
         ids = state.marker_ids(markers)
         spelled = set(markers) - {marker.text for marker in ids.values()}
         lexer = Lexer(tokenizer, self.params, ids=ids, texts=sorted(spelled))
         parser = self.format.parser(
-            self.tools, opens_reasoning=self.opens_reasoning, forced=self.forced
+            self.tools,
+            opens_reasoning=self.opens_reasoning,
+            forced=self.forced,
+            is_plain=self.is_plain,
         )
         return AnswerReader(lexer, parser)
 
@@ -102,7 +107,8 @@ async def prepare_chat(state: ServerState, ask: ChatAsk) -> PreparedChat:
     tools = () if ask.choice == "none" else tuple(ask.tools)
     forced, opener, constraint = _forced(ask, tools, form)
     variables = dict(ask.variables)
-    if forced is not None:
+    if constraint is not None:
+        # A constraint holds from the first token on: there is no room for reasoning.
         variables.setdefault("enable_thinking", False)
     conversation = Conversation(
         messages=ask.messages,
@@ -113,7 +119,12 @@ async def prepare_chat(state: ServerState, ask: ChatAsk) -> PreparedChat:
     state.check_text_length(conversation.characters)
 
     def work() -> tuple[str, list[int]]:
-        prompt = render(tokenizer, conversation) + opener
+        prompt = render(tokenizer, conversation)
+        if forced is not None:
+            # Reasoning that the template opened is closed before a call, too.
+            prompt += ("" if form.is_harmony else form.answer_opener(prompt)) + opener
+        elif constraint is not None:
+            prompt += form.answer_opener(prompt)
         return prompt, tokenizer.encode(prompt, adds_special=False)
 
     prompt, prompt_ids = await state.with_text(conversation.characters, work)
@@ -130,7 +141,10 @@ async def prepare_chat(state: ServerState, ask: ChatAsk) -> PreparedChat:
         format=form,
         tools=functions,
         forced=forced,
-        opens_reasoning=forced is None and form.opens_reasoning(prompt),
+        opens_reasoning=constraint is None and form.opens_reasoning(prompt),
+        is_plain=forced is None
+        and constraint is not None
+        and (form.is_harmony or constraint.kind in {"json_object", "json_schema"}),
     )
 
 

@@ -54,9 +54,7 @@ _TOOLS = {
         opener="[TOOL_CALLS]",
         named_opener='[{{"name": {name}, "arguments": ',
     ),
-    "harmony": _ToolFormat(
-        markers=HarmonyParser.MARKERS, opener="<|channel|>commentary to=functions.", named_opener=""
-    ),
+    "harmony": _ToolFormat(markers=HarmonyParser.MARKERS, opener=""),
 }
 
 _REASONING = {
@@ -135,10 +133,21 @@ class AnswerFormat:
             return False
         return prompt.rstrip().endswith(_REASONING[self.reasoning][0])
 
+    def answer_opener(self, prompt: str) -> str:
+        """Return what a prompt ends with where the answer's text is to begin at once."""
+        if self.is_harmony:
+            return "<|channel|>final<|message|>"
+        if self.reasoning is not None and self.opens_reasoning(prompt):
+            return f"\n{_REASONING[self.reasoning][1]}\n\n"
+        return ""
+
     def opener(self, forced: Forced, name: str) -> str | None:
         """Return what a prompt ends with where a call is forced, or None where no format is known."""
-        if self.tools is None or self.is_harmony:
+        if self.tools is None:
             return None
+        if self.is_harmony:
+            header = f" to=functions.{name} <|constrain|>json" if forced == "named" else ""
+            return f"<|channel|>commentary{header}<|message|>"
         form = _TOOLS[self.tools]
         if forced == "one":
             return form.opener
@@ -155,6 +164,7 @@ class AnswerFormat:
         *,
         opens_reasoning: bool = False,
         forced: Forced | None = None,
+        is_plain: bool = False,
     ) -> Parser:
         """Return a parser of one answer.
 
@@ -163,7 +173,10 @@ class AnswerFormat:
             opens_reasoning: The prompt ends inside the reasoning.
             forced: The answer is a call and nothing else; ``tools`` holds one function where it is
                 ``named``.
+            is_plain: The answer is text and nothing else.
         """
+        if is_plain:
+            return PlainText()
         if forced == "named":
             return NamedCall(next(iter(tools)))
         if forced == "one":
