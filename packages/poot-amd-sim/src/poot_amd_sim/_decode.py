@@ -64,7 +64,7 @@ _NOTHING = re.compile(
     r"|icache_inv|dcache_\w+|wait_alu|wait_expcnt|wait_idle|prefetch_inst\w*|setreg\w*"
     r"|waitcnt_depctr|denorm_mode|round_mode|barrier_signal|set_gpr_idx\w*|wait_event|version"
     r"|prefetch_\w+|set_vgpr_msb|wait_xcnt)"
-    r"|buffer_(gl\d_inv|inv|wbl2|wbinvl1\w*)|global_(wb|inv|wbinv|prefetch_b8)|v_nop"
+    r"|buffer_(gl\d_inv|inv|wbl2|wbinvl1\w*)|global_(wb|wbinv|prefetch_b8)|v_nop"
 )
 # Which of the simulator's counters a hardware counter stands for.
 _COUNTERS = {"vmcnt": ("vm",), "vscnt": ("vs",), "lgkmcnt": ("lds", "smem"), "loadcnt": ("vm",),
@@ -116,6 +116,8 @@ def _code(program: Program, step: tuple[Instruction, ...]) -> Code:
         return code(lambda w: w.check_barrier(text), is_barrier=True)
     if name == "s_barrier_signal":
         return code(lambda w: w.check_barrier(text))
+    if name == "global_inv":  # counts as a load
+        return code(lambda w: w.issue("vm"))
     if _NOTHING.fullmatch(name):
         return code()
     if name.startswith("s_wait"):

@@ -21,6 +21,8 @@ from poot_kernel.targets.common.machine import Register
 
 __all__ = ["compile_amdgcn", "package_kernels"]
 
+_SUMS = 32  # a lane's sums: they are kept twice where products are cut into chunks
+
 
 def compile_amdgcn(
     kernel: KernelFunction,
@@ -41,7 +43,8 @@ def compile_amdgcn(
         UnsupportedError: If the kernel uses what GPU targets do not lower yet.
     """
     machine = AmdMachine(architecture(arch))
-    count = threads or default_threads(kernel, machine.subgroup_size)
+    lanes = machine.subgroup_size
+    count = threads or default_threads(kernel, lanes, share=_SUMS * lanes)
     found = parameter_dtypes(kernel)
     arguments = [Register(f"%p{number}", dtype) for number, (_, dtype) in enumerate(found)]
     parameters = [f"{_parameter_type(x.dtype)} {x.code}" for x in arguments]
