@@ -23,7 +23,9 @@ PLAIN = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-THINKING = PLAIN + "{% if enable_thinking is not defined or enable_thinking %}{{ '<think>\n' }}{% endif %}"
+THINKING = (
+    PLAIN + "{% if enable_thinking is not defined or enable_thinking %}{{ '<think>\n' }}{% endif %}"
+)
 ALWAYS = PLAIN + "{{ '<think>\n' }}"
 ONE_SYSTEM = (
     "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"

@@ -11,9 +11,10 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
 from poot_core import RequestError
+from poot_llm import OverloadedError
 from poot_serve._errors import coded
 
-__all__ = ["ClientLeftError", "decode_body", "receive_body"]
+__all__ = ["BodyBudget", "ClientLeftError", "decode_body", "receive_body"]
 
 T = TypeVar("T")
 _SLOWEST_BODY_S = 60.0
@@ -23,11 +24,34 @@ class ClientLeftError(Exception):
     """The client closed the connection before its request was complete."""
 
 
-async def receive_body(http: HttpRequest, most_bytes: int) -> bytes:
+class BodyBudget:
+    """Bytes of all bodies that are being read at once.
+
+    Args:
+        most_bytes: Of all together.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
+
+    def take(self, size: int) -> None:
+        """Count bytes in; a negative size gives them back.
+
+        Raises:
+            OverloadedError: If there are too many.
+        """
+        if size > 0 and self._bytes + size > self._most_bytes:
+            raise OverloadedError("too many large requests are being read; try again soon")
+        self._bytes += size
+
+
+async def receive_body(http: HttpRequest, most_bytes: int, budget: BodyBudget) -> bytes:
     """Return the bytes of a body.
 
     Raises:
         RequestError: With status 413 as soon as it is longer than allowed, 408 where it does not come.
+        OverloadedError: If the bodies of all requests together are too large.
         ClientLeftError: If the client left.
     """
     announced = http.headers.get("content-length", "0")
@@ -37,6 +61,7 @@ async def receive_body(http: HttpRequest, most_bytes: int) -> bytes:
         async with asyncio.timeout(_SLOWEST_BODY_S):
             if length <= most_bytes:
                 async for part in http.stream():
+                    budget.take(len(part))
                     body += part
                     length = len(body)
                     if length > most_bytes:
@@ -45,6 +70,8 @@ async def receive_body(http: HttpRequest, most_bytes: int) -> bytes:
         raise coded("the body did not come in time", "body_timeout", status=408) from error
     except ClientDisconnect as error:
         raise ClientLeftError from error
+    finally:
+        budget.take(-len(body))
     if length > most_bytes:
         raise coded(
             f"the body has {length} bytes or more; at most {most_bytes} are read",

@@ -25,15 +25,19 @@ import numpy as np
 from poot_core import PootError, RequestError
 from poot_llm import (
     Driver,
+    EncoderDriver,
+    EncoderOptions,
     OpenOptions,
     Preparation,
     Request,
     TokenEvent,
     needs_preparation,
+    open_encoder,
     open_model,
 )
 from poot_serve._frames import (
     Cancel,
+    Encode,
     EngineMetrics,
     EngineOptionsFrame,
     Failed,
@@ -131,6 +135,10 @@ class EngineLoop:
                 del self._key_of[request_id]
                 self._driver.cancel(request_id)
                 self._is_stale = True
+            return
+        if isinstance(frame, Encode):
+            refusal = RequestError("this model generates text and is no encoder")
+            self._refuse(frame.key, refusal)
             return
         request = Request(
             prompt_ids=cast(Any, np.frombuffer(frame.prompt, "<i4")),  # an array of ids
@@ -286,6 +294,9 @@ def serve(connection: socket.socket, options: EngineOptionsFrame, start_s: float
         PootError: If the model cannot be opened or a step fails.
     """
     connection.sendall(encode_frame(Loading("loading and compiling")))
+    if options.is_encoder:
+        serve_encoder(connection, options, start_s)
+        return
     opened = open_model(
         options.model,
         OpenOptions(
@@ -309,19 +320,10 @@ def serve(connection: socket.socket, options: EngineOptionsFrame, start_s: float
             max_prefill_tokens=options.max_prefill_tokens,
             vocabulary=vocabulary,
         )
-        ready = Ready(
-            backend=info.backend,
-            device=info.device,
-            vocab_size=info.vocab_size,
+        ready = _ready(
+            info,
+            start_s,
             context_tokens=info.options.context_tokens,
-            max_sequences=info.options.max_sequences,
-            max_step_tokens=info.options.max_step_tokens,
-            block_size=info.options.block_size,
-            num_blocks=info.options.num_blocks,
-            weight_bytes=info.weight_bytes,
-            state_bytes=info.state_bytes,
-            workspace_bytes=info.workspace_bytes,
-            load_s=perf_counter() - start_s,
             takes_constraints=vocabulary is not None and bool(vocabulary.end_ids),
         )
         connection.sendall(encode_frame(ready))
@@ -329,6 +331,55 @@ def serve(connection: socket.socket, options: EngineOptionsFrame, start_s: float
         gc.collect()
         gc.freeze()
         EngineLoop(connection, driver).run()
+
+
+def serve_encoder(connection: socket.socket, options: EngineOptionsFrame, start_s: float) -> None:
+    """Open an encoder, say so, and run until the server goes.
+
+    Raises:
+        PootError: If the model cannot be opened or a step fails.
+    """
+    from poot_serve._engine_encoder import EncoderLoop
+
+    opened = open_encoder(
+        options.model,
+        EncoderOptions(
+            backend=options.backend,
+            precision=options.precision,
+            threads=options.threads,
+            context=options.context,
+            max_sequences=options.max_sequences,
+            max_step_tokens=options.max_step_tokens,
+            pooling=options.pooling,
+        ),
+        _DownloadReport(connection),
+    )
+    with opened.resources:
+        info = opened.engine.info
+        ready = _ready(info, start_s, context_tokens=opened.text.max_tokens)
+        connection.sendall(encode_frame(ready))
+        driver = EncoderDriver(opened.engine, takes_last=opened.takes_last)
+        EncoderLoop(connection, driver).run()
+
+
+def _ready(
+    info: Any, start_s: float, *, context_tokens: int, takes_constraints: bool = False
+) -> Ready:
+    return Ready(
+        backend=info.backend,
+        device=info.device,
+        vocab_size=info.vocab_size,
+        context_tokens=context_tokens,
+        max_sequences=info.options.max_sequences,
+        max_step_tokens=info.options.max_step_tokens,
+        block_size=info.options.block_size,
+        num_blocks=info.options.num_blocks,
+        weight_bytes=info.weight_bytes,
+        state_bytes=info.state_bytes,
+        workspace_bytes=info.workspace_bytes,
+        load_s=perf_counter() - start_s,
+        takes_constraints=takes_constraints,
+    )
 
 
 def _die_with_parent() -> None:

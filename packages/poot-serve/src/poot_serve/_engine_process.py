@@ -14,12 +14,15 @@ from time import monotonic
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from poot_core import DeviceError, PootError, RequestError
-from poot_llm import ContextLengthError, OverloadedError, SamplingParams
+from poot_llm import ContextLengthError, EncodedText, OverloadedError, SamplingParams
 from poot_serve._engine_blame import Blame
 from poot_serve._frames import (
     Cancel,
+    Encode,
+    Encoded,
     EngineMetrics,
     EngineOptionsFrame,
     Failed,
@@ -38,6 +41,7 @@ from poot_serve._frames import (
 __all__ = ["EngineProcess", "EngineState", "Ticket"]
 
 _READ_BYTES = 1 << 18
+_DIED = "the engine ended while this request was under way; send it again"
 _FIRST_BACKOFF_S = 0.1
 _LONGEST_BACKOFF_S = 30.0
 _STABLE_S = 60.0  # an engine that lived so long did not die of its start
@@ -148,6 +152,7 @@ class EngineProcess:
         self._max_waiting_tokens = max_waiting_tokens
         self._command = tuple(command)
         self._tickets: dict[int, Ticket] = {}
+        self._encodings: dict[int, asyncio.Future[NDArray[np.float32]]] = {}
         self._blame = Blame()
         self._next_key = 0
         self._connection: socket.socket | None = None
@@ -195,9 +200,11 @@ class EngineProcess:
             raise OverloadedError(
                 f"the engine is not ready: {self.state.stage}", status=503, retry_after_s=1.0
             )
-        if len(self._tickets) + num_sequences > self._max_requests:
+        under_way = len(self._tickets) + len(self._encodings)
+        # Texts of one request share steps, so they count as one where nothing else is under way.
+        if under_way and under_way + num_sequences > self._max_requests:
             raise OverloadedError(
-                f"{len(self._tickets)} sequences are under way or waiting and {num_sequences} more "
+                f"{under_way} sequences are under way or waiting and {num_sequences} more "
                 f"were asked for; at most {self._max_requests} are taken; try again soon"
             )
         waiting = sum(ticket.waiting_tokens for ticket in self._tickets.values())
@@ -262,6 +269,40 @@ class EngineProcess:
         self._outbox.put_nowait(frame)
         return ticket
 
+    async def encode(self, texts: Sequence[EncodedText]) -> NDArray[np.float32]:
+        """Return what an encoder makes of texts, (len(texts), width); cancelling it cancels the work.
+
+        Raises:
+            OverloadedError: As ``check_room``.
+            RequestError: If the engine refuses a text.
+            DeviceError: If the step failed or the engine died.
+        """
+        self.check_room(len(texts), 0)
+        if not texts:
+            return np.zeros((0, 0), np.float32)
+        key = self._next_key
+        self._next_key += 1
+        future = asyncio.get_running_loop().create_future()
+        if not self._is_busy:
+            self._last_frame_s = monotonic()
+        self._encodings[key] = future
+        frame = Encode(
+            key=key,
+            ids=[np.asarray(text.ids, "<i4").tobytes() for text in texts],
+            types=[np.asarray(text.types, "<i4").tobytes() for text in texts],
+        )
+        self._outbox.put_nowait(encode_frame(frame))
+        try:
+            return await future
+        finally:
+            if self._encodings.pop(key, None) is not None:
+                self.state.cancelled += 1
+                self._outbox.put_nowait(encode_frame(Cancel(key)))
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._tickets or self._encodings)
+
     def cancel(self, key: int) -> None:
         """Forget a sequence; called through ``Ticket.close``."""
         if self._tickets.pop(key, None) is not None:
@@ -320,7 +361,7 @@ class EngineProcess:
         while True:
             await asyncio.sleep(1.0)
             silent_s = monotonic() - self._last_frame_s
-            if self._tickets and silent_s > self._step_deadline_s:
+            if self._is_busy and silent_s > self._step_deadline_s:
                 log.error("a step takes longer than %.0f s; ending the engine", silent_s)
                 process.kill()
                 return
@@ -345,6 +386,13 @@ class EngineProcess:
                 ticket = self._tickets.pop(frame.key, None)
                 if ticket is not None:
                     ticket.put(_refusal(frame))
+                self._end_encoding(frame.key, _refusal(frame))
+            case Encoded():
+                if frame.error is not None:
+                    self._end_encoding(frame.key, DeviceError(frame.error))
+                else:
+                    rows = np.frombuffer(frame.rows, "<f4").reshape(-1, frame.width)
+                    self._end_encoding(frame.key, rows)
             case Loading():
                 self.state.stage = frame.stage
                 self.state.done, self.state.total = frame.done, frame.total
@@ -358,6 +406,15 @@ class EngineProcess:
                     self.state.failure = frame.message  # who started the server reports it
                 else:
                     log.error("the engine failed: %s: %s", frame.kind, frame.message)
+
+    def _end_encoding(self, key: int, result: NDArray[np.float32] | PootError) -> None:
+        future = self._encodings.pop(key, None)
+        if future is None or future.done():
+            return
+        if isinstance(result, PootError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
 
     def _handle_step(self, frame: Stepped) -> None:
         self.state.metrics = frame.metrics
@@ -377,14 +434,14 @@ class EngineProcess:
 
     def _fail_all(self) -> None:
         tickets, self._tickets = self._tickets, {}
-        self.state.lost += len(tickets)
+        self.state.lost += len(tickets) + len(self._encodings)
+        for key in list(self._encodings):
+            self._end_encoding(key, DeviceError(_DIED))
         self.state.metrics = EngineMetrics()
         if not self._is_ending:
             self._blame.add({ticket.fingerprint for ticket in tickets.values()})
         for ticket in tickets.values():
-            ticket.put(
-                DeviceError("the engine ended while this request was under way; send it again")
-            )
+            ticket.put(DeviceError(_DIED))
 
     def _changed(self) -> None:
         self.changed.set()

@@ -7,6 +7,7 @@ most one ``Stepped`` frame a step, for all rows together.
 from __future__ import annotations
 
 import struct
+from typing import Literal
 
 import msgspec
 
@@ -14,6 +15,8 @@ from poot_llm import FinishReason, Logprobs, SamplingParams, Timings
 
 __all__ = [
     "Cancel",
+    "Encode",
+    "Encoded",
     "EngineMetrics",
     "EngineOptionsFrame",
     "Failed",
@@ -50,6 +53,8 @@ class EngineOptionsFrame(msgspec.Struct, frozen=True, kw_only=True):
             driver's own bound.
         kv_bytes: Size that the KV pool aims at, or None for a share of the free memory.
         prefix_cache: Whether blocks of earlier prompts are shared.
+        is_encoder: Whether the model embeds or scores texts and generates nothing.
+        pooling: How an encoder's token states become one vector, where its files do not say.
     """
 
     model: str
@@ -62,6 +67,8 @@ class EngineOptionsFrame(msgspec.Struct, frozen=True, kw_only=True):
     max_prefill_tokens: int | None = None
     kv_bytes: int | None = None
     prefix_cache: bool = True
+    is_encoder: bool = False
+    pooling: Literal["mean", "cls", "last"] | None = None
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit", kw_only=True):
@@ -90,6 +97,20 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     """Forget a sequence at the next step; no event follows."""
 
     key: int
+
+
+class Encode(msgspec.Struct, frozen=True, tag="encode", kw_only=True):
+    """Embed or score texts.
+
+    Attributes:
+        key: Unique among the requests under way.
+        ids: Token ids of each text, little-endian int32.
+        types: Segments of each text's tokens, little-endian int32.
+    """
+
+    key: int
+    ids: list[bytes]
+    types: list[bytes]
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading"):
@@ -183,6 +204,22 @@ class RowEvent(msgspec.Struct, frozen=True, array_like=True):
     prompt_logprobs: list[Logprobs | None] | None = None
 
 
+class Encoded(msgspec.Struct, frozen=True, tag="encoded", kw_only=True):
+    """What became of texts.
+
+    Attributes:
+        key: The request.
+        rows: Little-endian float32, a row of ``width`` for each text.
+        width: Numbers in a row.
+        error: What went wrong, or None.
+    """
+
+    key: int
+    rows: bytes
+    width: int
+    error: str | None = None
+
+
 class EngineMetrics(msgspec.Struct, frozen=True, array_like=True):
     """Gauges of now and counters since the engine process started.
 
@@ -243,8 +280,8 @@ class Stepped(msgspec.Struct, frozen=True, tag="stepped", kw_only=True):
     metrics: EngineMetrics
 
 
-ToEngine = Submit | Cancel
-FromEngine = Loading | Ready | Failed | Refused | Stepped
+ToEngine = Submit | Encode | Cancel
+FromEngine = Loading | Ready | Failed | Refused | Stepped | Encoded
 
 _ENCODER = msgspec.msgpack.Encoder()
 _TO_ENGINE = msgspec.msgpack.Decoder(ToEngine)

@@ -10,7 +10,9 @@ from time import time
 from typing import Any, Protocol, TypeVar
 
 from poot_core import RequestError
+from poot_llm import OverloadedError
 from poot_llm.text import Tokenizer
+from poot_serve._body import BodyBudget
 from poot_serve._engine_process import EngineProcess
 from poot_serve._errors import coded
 from poot_serve._metrics import Metrics
@@ -24,6 +26,8 @@ __all__ = ["Encoder", "ServerState"]
 _MOST_CHARACTERS_A_TOKEN = (
     256  # far above any text's average: the longest tokens are runs of spaces
 )
+_MOST_BODIES = 16  # of the largest size, in memory at once
+_MOST_PENDING_TEXTS = 64  # long texts that wait for a thread
 _INLINE_CHARACTERS = 16_384  # takes about a millisecond to tokenize: less than a thread is worth
 T = TypeVar("T")
 
@@ -65,6 +69,7 @@ class ServerState:
         limits: What a request may take.
         logs_prompts: Whether prompts are written into the log.
         metrics: Series of this server.
+        bodies: Bytes of all bodies that are being read.
         is_draining: Whether the server is stopping and takes no more requests.
         created: Start of the server, seconds since 1970.
     """
@@ -79,15 +84,18 @@ class ServerState:
     limits: Limits = field(default_factory=Limits)
     logs_prompts: bool = False
     metrics: Metrics = field(init=False)
+    bodies: BodyBudget = field(init=False)
     is_draining: bool = False
     created: int = field(default_factory=lambda: int(time()))
     _workers: ThreadPoolExecutor = field(init=False)
+    _pending_texts: int = 0
     _marker_ids: dict[tuple[str, ...], dict[int, Marker]] = field(
         default_factory=dict[tuple[str, ...], dict[int, Marker]]
     )
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.engine)
+        self.bodies = BodyBudget(_MOST_BODIES * self.limits.max_body_bytes)
         self._workers = ThreadPoolExecutor(2, "text")
 
     @property
@@ -127,6 +135,8 @@ class ServerState:
         """
         if self.is_draining:
             raise coded("the server is stopping", "draining", status=503)
+        if self._pending_texts >= _MOST_PENDING_TEXTS:
+            raise OverloadedError("too many long prompts wait to be tokenized; try again soon")
         self.engine.check_room(1, 0)
 
     def check_text_length(self, characters: int) -> None:
@@ -170,4 +180,8 @@ class ServerState:
         """Return what ``work`` makes of a text: in another thread where it may take long."""
         if characters <= _INLINE_CHARACTERS:
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self._workers, work)
+        self._pending_texts += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._workers, work)
+        finally:
+            self._pending_texts -= 1

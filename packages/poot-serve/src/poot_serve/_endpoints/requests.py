@@ -37,7 +37,8 @@ async def read_request(http: HttpRequest, kind: type[T], *, needs_room: bool = T
     state = state_of(http)
     if needs_room:
         state.check_room()
-    body = decode_body(await receive_body(http, state.limits.max_body_bytes), kind)
+    data = await receive_body(http, state.limits.max_body_bytes, state.bodies)
+    body = decode_body(data, kind)
     record_of(http).model = state.check_model(getattr(body, "model", None))
     return body
 
