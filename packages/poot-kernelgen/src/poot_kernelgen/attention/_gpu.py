@@ -9,6 +9,7 @@ from the start of the split. Masked keys weigh 0, which changes no bit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,13 +21,14 @@ from poot_kernelgen.requests import AttendRequest
 
 __all__ = ["gpu_attend_kernel", "gpu_blocking"]
 
+_MOST_CHAINS = 64
 _NARROW = 16
 """Subgroups below this are those of processors: few registers, slow compilers, costly barriers."""
 _THREADS = {True: 64, False: 256}
 _MOST_ROWS = {True: 4, False: 8}
 _UNROLL = {True: 2, False: 8}
-_UNROLL_ALONE = 32
-"""Where an item is one token: its rows are few, and a load costs more than its registers."""
+_UNROLL_ALONE = 16
+"""Where an item is one token its rows are few. More would not pay: code is fetched from afar too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +69,15 @@ def gpu_blocking(request: AttendRequest, caps: DeviceCaps) -> GpuBlocking:
         )
     is_narrow = caps.subgroup_size < _NARROW
     threads = max(caps.subgroup_size, min(_THREADS[is_narrow], caps.max_workgroup))
-    chains = max(1, threads // value.head_dim)
+    chains = math.gcd(_MOST_CHAINS, key.block_size)
+    while chains * value.head_dim > threads and chains > 1:
+        chains //= 2
     group = request.num_heads // key.num_kv_heads
     rows = min(_MOST_ROWS[is_narrow], request.query_tile * group)
+    blocks_bytes = 4 * (request.split // key.block_size)
     row_bytes = 4 * (key.head_dim + request.split + chains * value.head_dim)
     # Beside them stand the partial results of reductions, a row of numbers for each subgroup.
-    free = caps.shared_bytes - 4 * rows * (threads // caps.subgroup_size) - 1024
+    free = caps.shared_bytes - 4 * rows * (threads // caps.subgroup_size) - blocks_bytes - 1024
     rows = min(rows, free // row_bytes)
     if rows < 1:
         raise UnsupportedError(
@@ -128,6 +133,7 @@ class _Main:
         self.staged = b.shared_alloc(f32, [k.chunk, request.key.head_dim])
         self.scores = b.shared_alloc(f32, [k.chunk, request.split])
         self.mixed = b.shared_alloc(f32, [k.value_chains, k.chunk, request.value.head_dim])
+        self.blocks = b.shared_alloc(i32, [request.split // request.key.block_size])
         item, self.kv_head = b.workgroup_id(0), b.workgroup_id(1)
         fields = [self._integer(self.work, [item, field]) for field in range(4)]
         self.first_token, num_tokens, self.first_key, self.end_key = fields
@@ -136,10 +142,25 @@ class _Main:
         self.split_start = b.mul(split, request.split)
         self.begin = b.sub(self.first_key, self.split_start)
         self.end = b.sub(self.end_key, self.split_start)
+        self._find_blocks()
         num_rows = b.mul(num_tokens, k.group)
         with b.for_(0, num_rows, k.chunk) as loop:
             self._chunk(loop.index, num_rows)
         return b.finish()
+
+    def _find_blocks(self) -> None:
+        """Copy the split's part of the block table; a barrier follows before it is read."""
+        b, tokens = self.b, self.request.key.block_size
+        first = b.floordiv(self.split_start, tokens)
+        begin, end = self._block_range()
+        with b.foreach(begin, end) as loop:
+            found = b.load(self.tables, [self.table_row, b.add(loop.index, first)])
+            b.store(self.blocks, loop.index, found)
+
+    def _block_range(self) -> tuple[Value, Value]:
+        """Return the blocks of the split that hold the item's keys."""
+        b, tokens = self.b, self.request.key.block_size
+        return b.floordiv(self.begin, tokens), b.floordiv(b.add(self.end, tokens - 1), tokens)
 
     def _integer(self, memory: Value, indices: Sequence[Value | int]) -> Value:
         return self.b.convert(self.b.load(memory, indices), i64)
@@ -199,9 +220,9 @@ class _Main:
         return scale * LOG2_E if softcap is None else scale / softcap
 
     def _block_start(self, block: Value, elements: int) -> Value:
-        """Return where this kv head's part of a block of a pool starts."""
+        """Return where this kv head's part of a block of the split starts in a pool."""
         b = self.b
-        found = self._integer(self.tables, [self.table_row, block])
+        found = self._integer(self.blocks, [block])
         place = b.add(b.mul(found, self.request.key.num_kv_heads), self.kv_head)
         return b.mul(place, elements)
 
@@ -212,24 +233,23 @@ class _Main:
             visible = b.and_(visible, b.compare("ge", key, row.lowest))
         return visible
 
-    def _own_keys(self) -> tuple[Value, Value]:
-        """Deal the split's keys: key j belongs to invocation j modulo the workgroup."""
+    def _first_own(self) -> Value:
+        """Return where dealing the split's keys starts: key j belongs to invocation j modulo all."""
         b, threads = self.b, self.k.threads
-        start = b.and_(self.begin, -threads) if threads & (threads - 1) == 0 else b.mul(
-            b.floordiv(self.begin, threads), threads)  # fmt: skip
-        return start, self.end
+        if threads % self.request.key.block_size:
+            return b.constant(0)
+        return b.mul(b.floordiv(self.begin, threads), threads)
 
     def _score(self, rows: list[_Row]) -> Value:
         """Store the scores of the chunk and return the rows' largest, a vector."""
         b, k, layout = self.b, self.k, self.request.key
         tokens, dim = layout.block_size, layout.head_dim
-        start, end = self._own_keys()
         lowest = b.splat(b.constant(LOWEST), k.chunk)
-        with b.foreach(start, end, [lowest]) as keys:
+        with b.foreach(self._first_own(), self.end, [lowest]) as keys:
             place = b.maximum(keys.index, self.begin)  # earlier keys are computed in vain
             key = b.add(self.split_start, place)
-            block = self._block_start(b.floordiv(key, tokens), dim * tokens)
-            base = b.add(block, b.mod(key, tokens))
+            block = self._block_start(b.floordiv(place, tokens), dim * tokens)
+            base = b.add(block, b.mod(place, tokens))
             zero = [b.constant(0.0)] * k.chunk
             step = next(n for n in (k.unroll, 16, 8, 4, 2, 1) if n <= k.unroll and dim % n == 0)
             with b.for_(0, dim, step, zero) as dims:
@@ -279,13 +299,14 @@ class _Main:
         return score
 
     def _weigh(self, rows: list[_Row], largest: Value) -> Value:
-        """Turn scores into weights and return the rows' sums, a vector."""
+        """Turn scores into weights, 0 for the other keys of the blocks; return the rows' sums."""
         b, k = self.b, self.k
-        start, end = self._own_keys()
+        _, end_block = self._block_range()
+        end = b.mul(end_block, self.request.key.block_size)
         zero = b.splat(b.constant(0.0), k.chunk)
-        with b.foreach(start, end, [zero]) as keys:
-            is_wanted = b.compare("ge", keys.index, self.begin)
-            place = b.maximum(keys.index, self.begin)
+        with b.foreach(self._first_own(), end, [zero]) as keys:
+            place = keys.index
+            is_wanted = b.and_(b.compare("ge", place, self.begin), b.compare("lt", place, self.end))
             key = b.add(self.split_start, place)
             found: list[Value] = []
             for index, row in enumerate(rows):
@@ -293,7 +314,7 @@ class _Main:
                 power = b.unary("exp2", b.sub(score, b.extract(largest, index)))
                 seen = b.and_(self._is_visible(key, row), is_wanted)
                 weight = b.select(seen, power, b.constant(0.0))
-                b.store(self.scores, [index, place], weight, mask=is_wanted)
+                b.store(self.scores, [index, place], weight)
                 found.append(b.add(b.extract(keys.carried[0], index), weight))
             keys.yield_(b.vector_build(*found))
         return b.workgroup_reduce(keys.result, "add")
@@ -301,41 +322,42 @@ class _Main:
     def _mix(self) -> None:
         """Sum weighted values: an invocation takes a dim of one chain of keys."""
         b, k, layout = self.b, self.k, self.request.value
-        dim, chains = layout.head_dim, k.value_chains
+        tokens, dim, chains = layout.block_size, layout.head_dim, k.value_chains
         with b.foreach(0, chains * dim) as items:
             chain, place = (
                 (b.constant(0), items.index)
                 if chains == 1
                 else (b.floordiv(items.index, dim), b.mod(items.index, dim))
             )
-            batch = chains * k.unroll
             zero = [b.constant(0.0)] * k.chunk
-            start = b.mul(b.floordiv(self.begin, batch), batch)
-            with b.for_(start, self.end, batch, zero) as loop:
-                first = b.add(loop.index, chain)
-                turns = [self._value(b.add(first, n * chains), place) for n in range(k.unroll)]
-                totals = list(loop.carried)
-                for at, is_wanted, value in turns:
-                    for index in range(k.chunk):
-                        weight = b.load(self.scores, [index, at], mask=is_wanted)
-                        totals[index] = b.fma(weight, value, totals[index])
-                loop.yield_(*totals)
-            for index, total in enumerate(loop.results):
+            begin, end = self._block_range()
+            share = tokens // chains
+            step = next(n for n in range(min(k.unroll, share), 0, -1) if share % n == 0)
+            with b.for_(begin, end, 1, zero) as blocks:
+                start = self._block_start(blocks.index, dim * tokens)
+                start = b.add(b.add(start, b.mul(chain, dim)), place)
+                first = b.add(b.mul(blocks.index, tokens), chain)
+                with b.for_(0, tokens, step * chains, blocks.carried) as keys:
+                    at = b.add(first, keys.index)
+                    source = b.add(start, b.mul(keys.index, dim))
+                    values = [self._value(source, at, n * chains) for n in range(step)]
+                    totals = list(keys.carried)
+                    for n, value in enumerate(values):
+                        for index in range(k.chunk):
+                            weight = b.load(self.scores, [index, b.add(at, n * chains)])
+                            totals[index] = b.fma(weight, value, totals[index])
+                    keys.yield_(*totals)
+                blocks.yield_(*keys.results)
+            for index, total in enumerate(blocks.results):
                 b.store(self.mixed, [chain, index, place], total)
 
-    def _value(self, place: Value, dim: Value) -> tuple[Value, Value, Value]:
-        """Return a key's place in the split, whether it is the item's, and its value's element.
-
-        One outside of the item is read as its nearest key, and its weight as 0.
-        """
-        b, layout = self.b, self.request.value
-        tokens, size = layout.block_size, layout.head_dim
-        at = b.minimum(b.maximum(place, self.begin), b.sub(self.end, 1))
-        key = b.add(self.split_start, at)
-        block = self._block_start(b.floordiv(key, tokens), size * tokens)
-        base = b.add(block, b.mul(b.mod(key, tokens), size))
-        value = b.convert(b.load(self.values, b.add(base, dim)), f32)
-        return at, b.compare("eq", at, place), value
+    def _value(self, source: Value, place: Value, ahead: int) -> Value:
+        """Return an element of the value ``ahead`` keys on, 0 where that is not the item's."""
+        b = self.b
+        key = b.add(place, ahead)
+        value = b.load(self.values, b.add(source, ahead * self.request.value.head_dim))
+        inside = b.and_(b.compare("ge", key, self.begin), b.compare("lt", key, self.end))
+        return b.select(inside, b.convert(value, f32), b.constant(0.0))
 
     # ---- results
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from poot_core import DType, UnsupportedError, boolean, u8, u32
-from poot_kernel.ir.core import Op, Region
+from poot_kernel.ir.core import Op, Region, Value
 from poot_kernel.ir.sizes import Size
 from poot_kernel.ir.types import SharedType, VectorType
 from poot_kernel.targets.common.control import Carried
@@ -16,6 +16,8 @@ from poot_kernel.targets.common.lowering import Handler, Lowering
 from poot_kernel.targets.common.machine import Register, SpaceName
 
 __all__ = ["LANE_HANDLERS", "place_of"]
+
+_MOST_OFFSET = 1 << 16  # elements
 
 
 def _query(low: Lowering, op: Op) -> None:
@@ -38,6 +40,12 @@ def _query(low: Lowering, op: Op) -> None:
 
 def place_of(low: Lowering, op: Op) -> tuple[SpaceName, Register, DType, int]:
     """Return space, byte address, element type and the number of operands that addressed it."""
+    space, address, offset, dtype, used = _split_place(low, op)
+    return space, low.arithmetic.add(address, offset), dtype, used
+
+
+def _split_place(low: Lowering, op: Op) -> tuple[SpaceName, Register, int, DType, int]:
+    """Return the same with the constant part of the address apart: instructions add it for nothing."""
     memory = low.get(op.operands[0])
     ops = low.arithmetic
     if isinstance(memory, Pointer):
@@ -45,12 +53,30 @@ def place_of(low: Lowering, op: Op) -> tuple[SpaceName, Register, DType, int]:
     else:
         block = cast("tuple[SharedType, Register]", memory)
         array, space, base = block[0], cast(SpaceName, "shared"), block[1]
-    indices = [low.index(v) for v in op.operands[1 : 1 + array.rank]]
-    offset = low.machine.constant(0, low.index_dtype)
-    for index, stride in zip(indices, low.strides(array), strict=True):
-        offset = ops.add(ops.mul(index, stride), offset)
-    moved = ops.mul(ops.convert(offset, base.dtype), _item_bytes(space, array.dtype))
-    return space, ops.add(base, moved), array.dtype, 1 + array.rank
+    total, constant = low.machine.constant(0, low.index_dtype), 0
+    indices = op.operands[1 : 1 + array.rank]
+    for value, stride in zip(indices, low.strides(array), strict=True):
+        known = stride.literal
+        if isinstance(known, int):
+            value, added = _without_constant(low, value)
+            constant += added * known
+        total = ops.add(ops.mul(low.index(value), stride), total)
+    size = _item_bytes(space, array.dtype)
+    moved = ops.mul(ops.convert(total, base.dtype), size)
+    return space, ops.add(base, moved), constant * size, array.dtype, 1 + array.rank
+
+
+def _without_constant(low: Lowering, value: Value) -> tuple[Value, int]:
+    """Return what a positive constant is added to, and the constant."""
+    total = 0
+    while value.definition is not None and value.definition.opcode == "add":
+        first, second = value.definition.operands
+        found = low.get(second)
+        literal = found.literal if isinstance(found, Register) else None
+        if not isinstance(literal, int) or not 0 <= literal <= _MOST_OFFSET:
+            break
+        value, total = first, total + literal
+    return value, total
 
 
 def _item_bytes(space: SpaceName, dtype: DType) -> int:
@@ -108,7 +134,7 @@ def _load(low: Lowering, op: Op) -> None:
     if isinstance(memory, Table):
         _load_table(low, op, memory)
         return
-    space, address, dtype, used = place_of(low, op)
+    space, address, offset, dtype, used = _split_place(low, op)
     given = op.attributes["dtype"]
     dtype = given if isinstance(given, DType) else dtype
     count, alignment = cast(int, op.attributes["count"]), cast(int, op.attributes["alignment"])
@@ -116,8 +142,9 @@ def _load(low: Lowering, op: Op) -> None:
     if mask is not None:
         memory = low.get(op.operands[0])
         origin = memory.address if isinstance(memory, Pointer) else low.arithmetic.word(0)
-        address = low.machine.select(mask, address, origin)
-    found = _elements(low, space, address, dtype, count, alignment)
+        address = low.machine.select(mask, low.arithmetic.add(address, offset), origin)
+        offset = 0
+    found = _elements(low, space, (address, offset), dtype, count, alignment)
     if mask is not None:
         zero = low.machine.constant(0, dtype)
         other = low.scalar(op.operands[used + 1]) if len(op.operands) > used + 1 else zero
@@ -126,8 +153,10 @@ def _load(low: Lowering, op: Op) -> None:
 
 
 def _elements(
-    low: Lowering, space: SpaceName, address: Register, dtype: DType, count: int, alignment: int
-) -> list[Register]:
+    low: Lowering, space: SpaceName, place: tuple[Register, int], dtype: DType, count: int,
+    alignment: int,
+) -> list[Register]:  # fmt: skip
+    address, start = place
     size = _item_bytes(space, dtype)
     width = max(1, min(16, max(alignment, size)) // size)
     while count % width:
@@ -135,27 +164,28 @@ def _elements(
     found: list[Register] = []
     if space == "shared" and dtype.bits < 32:
         for first in range(0, count, width):
-            words = low.machine.load(space, address, first * size, u32, width)
+            words = low.machine.load(space, address, start + first * size, u32, width)
             found += [_from_word(low, word, dtype) for word in words]
         return found
     for first in range(0, count, width):
         if width * size < 4 or dtype.bits >= 32:
             found += (
-                low.machine.load(space, address, first * size, dtype, width)
+                low.machine.load(space, address, start + first * size, dtype, width)
                 if dtype.bits >= 32
                 else [
-                    low.machine.load(space, address, (first + i) * size, dtype, 1)[0]
+                    low.machine.load(space, address, start + (first + i) * size, dtype, 1)[0]
                     for i in range(width)
                 ]
             )
             continue
-        for word in low.machine.load(space, address, first * size, u32, width * size // 4):
+        words = low.machine.load(space, address, start + first * size, u32, width * size // 4)
+        for word in words:
             found += low.arithmetic.unpack(word, dtype)
     return found
 
 
 def _store(low: Lowering, op: Op) -> None:
-    space, address, _, used = place_of(low, op)
+    space, address, offset, _, used = _split_place(low, op)
     value = low.get(op.operands[used])
     values = value if isinstance(value, list) else [cast(Register, value)]
     alignment = cast(int, op.attributes["alignment"])
@@ -173,7 +203,7 @@ def _store(low: Lowering, op: Op) -> None:
         for first in range(0, len(found), width):
             part = found[first : first + width]
             part = low.arithmetic.pack(part) if width * size >= 4 and size < 4 else part
-            low.machine.store(space, address, first * size, part)
+            low.machine.store(space, address, offset + first * size, part)
 
     if len(op.operands) > used + 1:
         low.machine.branch(low.scalar(op.operands[used + 1]), emit)
