@@ -153,6 +153,7 @@ class EngineProcess:
         self._command = tuple(command)
         self._tickets: dict[int, Ticket] = {}
         self._encodings: dict[int, asyncio.Future[NDArray[np.float32]]] = {}
+        self._encoding_tokens = 0
         self._blame = Blame()
         self._next_key = 0
         self._connection: socket.socket | None = None
@@ -201,14 +202,14 @@ class EngineProcess:
                 f"the engine is not ready: {self.state.stage}", status=503, retry_after_s=1.0
             )
         under_way = len(self._tickets) + len(self._encodings)
-        # Texts of one request share steps, so they count as one where nothing else is under way.
-        if under_way and under_way + num_sequences > self._max_requests:
+        if under_way + num_sequences > self._max_requests:
             raise OverloadedError(
                 f"{under_way} sequences are under way or waiting and {num_sequences} more "
                 f"were asked for; at most {self._max_requests} are taken; try again soon"
             )
         waiting = sum(ticket.waiting_tokens for ticket in self._tickets.values())
-        if self._tickets and waiting + prompt_tokens > self._max_waiting_tokens:
+        waiting += self._encoding_tokens
+        if self._is_busy and waiting + prompt_tokens > self._max_waiting_tokens:
             raise OverloadedError(
                 f"{waiting} prompt tokens wait and {prompt_tokens} more were sent; at most "
                 f"{self._max_waiting_tokens} are taken; try again soon"
@@ -277,7 +278,8 @@ class EngineProcess:
             RequestError: If the engine refuses a text.
             DeviceError: If the step failed or the engine died.
         """
-        self.check_room(len(texts), 0)
+        num_tokens = sum(len(text.ids) for text in texts)
+        self.check_room(1, num_tokens)  # texts share steps: their tokens count, not their number
         if not texts:
             return np.zeros((0, 0), np.float32)
         key = self._next_key
@@ -286,6 +288,7 @@ class EngineProcess:
         if not self._is_busy:
             self._last_frame_s = monotonic()
         self._encodings[key] = future
+        self._encoding_tokens += num_tokens
         frame = Encode(
             key=key,
             ids=[np.asarray(text.ids, "<i4").tobytes() for text in texts],
@@ -295,6 +298,7 @@ class EngineProcess:
         try:
             return await future
         finally:
+            self._encoding_tokens -= num_tokens
             if self._encodings.pop(key, None) is not None:
                 self.state.cancelled += 1
                 self._outbox.put_nowait(encode_frame(Cancel(key)))
