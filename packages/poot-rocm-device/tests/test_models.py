@@ -47,3 +47,18 @@ def test_golden_tokens(simulated, arch, name):
         [found] = llm.generate([prompt], greedy(len(expected["greedy"])))
     check_greedy(found.output_ids, expected)
     assert opened[-1].executed > 0
+
+
+@pytest.mark.parametrize("precision", ["f32", "auto"])
+def test_chunks_of_a_prompt_and_other_sequences_change_no_bit(simulated, precision):
+    """Products by lanes, and on matrix instructions."""
+    simulated("gfx1100")
+    prompt = expected_of("llama")["prompt"]
+    found = []
+    for most, others in ((32, []), (7, [[5, 9, 2]])):
+        options = {**SMALL, "precision": precision, "max_step_tokens": most}
+        with LLM(DATA / "llama", backend="rocm", **options) as llm:
+            answers = llm.generate([*others, prompt], greedy(4))
+            found.append((llm.logits(prompt), answers[-1].output_ids))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]
