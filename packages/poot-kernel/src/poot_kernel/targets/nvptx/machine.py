@@ -62,6 +62,7 @@ class PtxMachine(AtomMachine):
         self.has_async_copy = ampere
         self.shared_limit = SHARED_LIMITS.get(self.capability, 99 * 1024 if ampere else 64 * 1024)
         self.atoms = (*ATOMS, *dot_atoms(32)) if ampere else dot_atoms(32)
+        self.cached = "cg"  # where copies to shared memory leave lines: cg in L2, ca in L1 too
         self.is_split = False  # a warp stands for the workgroup, see split.py
         self.tables: list[str] = []
         self.entry: list[str] = []
@@ -352,9 +353,8 @@ class PtxMachine(AtomMachine):
         self, destination: Register, offset: int, source: Register, valid: Register | None
     ) -> None:
         """Start copying 16 bytes."""
-        where = (
-            f"cp.async.cg.shared.global{LINES} [{destination.code}+{offset}], [{source.code}], 16"
-        )
+        opcode = f"cp.async.{self.cached}.shared.global{LINES}"
+        where = f"{opcode} [{destination.code}+{offset}], [{source.code}], 16"
         if valid is None:
             self.line(where)
             return

@@ -87,15 +87,23 @@ def depth_of(kernel: KernelFunction) -> str:
 
 @dataclass(slots=True)
 class _Filtered:
-    """A stage that only does copies of one side of the product."""
+    """A stage that only does copies of one side of the product.
+
+    Rows of x are read by all warps of a multiprocessor at about the same time: they stay in L1.
+    """
 
     stage: Stage
     copies: frozenset[Op]
+    weights: frozenset[Op]
 
     def copy(self, low: Lowering, staged: StagedCopy) -> MemoryTile:
         """Do the copy if it is one of those, and return the tile in shared memory."""
         if staged.op in self.copies:
-            return self.stage.copy(low, staged)
+            machine = cast(PtxMachine, low.machine)
+            machine.cached = "cg" if staged.op in self.weights else "ca"
+            found = self.stage.copy(low, staged)
+            machine.cached = "cg"
+            return found
         return Stage("use", self.stage.slot, self.stage.num_slots).copy(low, staged)
 
 
@@ -221,7 +229,7 @@ class _Chunks:
         low, machine = self.low, self.machine
 
         def body() -> None:
-            low.stage = _Filtered(Stage("issue", slot, self.stages), copies)
+            low.stage = _Filtered(Stage("issue", slot, self.stages), copies, self.weights)
             low.region(self.op.regions[0], [index])
             low.stage = None
 
