@@ -12,7 +12,13 @@ from poot_executor_parity import CASES, run_case
 
 pytestmark = pytest.mark.sim
 ROWS = [c.name for c in CASES if c.name.split("/")[0] in ("unary", "binary", "view", "reduce")]
-SOME_ROWS = ["unary/convert bf16", "binary/pow", "view/interleaved", "reduce/softmax", "reduce/wide"]
+SOME_ROWS = [
+    "unary/convert bf16",
+    "binary/pow",
+    "view/interleaved",
+    "reduce/softmax",
+    "reduce/wide",
+]
 PRODUCTS = [
     "product/f32", "product/bf16", "product/Q4_0", "product/Q6_K", "product/IQ4_NL",
     "product auto/Q4_1", "product auto/bf16", "product/odd N", "epilogue/gated gelu biased",
