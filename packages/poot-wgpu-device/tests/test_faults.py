@@ -19,9 +19,9 @@ from poot_wgpu_device._adapter import choose_adapter
 from poot_wgpu_device._native import load_native
 
 
-def facts(name, kind="discrete GPU"):
+def facts(name, kind="discrete GPU", vendor=0x1002, sizes=(0, 0)):
     return AdapterFacts(
-        name=name, driver="", kind=kind, backend="Vulkan", subgroup_sizes=(32, 32),
+        name=name, driver="", kind=kind, backend="Vulkan", vendor=vendor, subgroup_sizes=sizes,
         features=frozenset(), handle=None, limits=None,
     )  # fmt: skip
 
@@ -39,6 +39,14 @@ def test_one_of_several_adapters_is_chosen_by_number_or_name():
     for wanted in ("3", "Arc"):
         with pytest.raises(DeviceError, match=f"no WebGPU adapter '{wanted}'; there are 0: Radeon"):
             choose_adapter(adapters, wanted)
+
+
+def test_subgroups_are_trusted_where_their_size_is_one():
+    assert facts("H200", vendor=0x10DE).has_one_subgroup_size
+    assert facts("llvmpipe", "software", vendor=0x10005).has_one_subgroup_size
+    assert facts("Radeon", sizes=(64, 64)).has_one_subgroup_size
+    assert not facts("Radeon").has_one_subgroup_size
+    assert not facts("Radeon", sizes=(32, 64)).has_one_subgroup_size
 
 
 def test_a_missing_library_is_refused(monkeypatch):

@@ -15,6 +15,7 @@ __all__ = ["AdapterFacts", "choose_adapter", "list_adapters"]
 _KINDS = {1: "discrete GPU", 2: "integrated GPU", 3: "software", 4: "unknown"}
 _BACKENDS = {2: "WebGPU", 3: "D3D11", 4: "D3D12", 5: "Metal", 6: "Vulkan", 7: "OpenGL",
              8: "OpenGL ES"}  # fmt: skip
+_ONE_SIZE = {0x10DE: "NVIDIA", 0x106B: "Apple", 0x13B5: "Arm"}
 _ORDER = ("discrete GPU", "integrated GPU", "unknown", "software")
 
 
@@ -27,7 +28,8 @@ class AdapterFacts:
         driver: Driver and version as far as it tells.
         kind: ``discrete GPU``, ``integrated GPU``, ``software`` or ``unknown``.
         backend: The system's own interface underneath.
-        subgroup_sizes: Least and most lanes of a subgroup, as the driver tells.
+        vendor: PCI number of its maker.
+        subgroup_sizes: Least and most lanes of a subgroup; zeros where the library does not tell.
         features: Numbers of its features, as the library has them.
         handle: The library's object.
         limits: Its limits, the library's record.
@@ -37,10 +39,20 @@ class AdapterFacts:
     driver: str
     kind: str
     backend: str
+    vendor: int
     subgroup_sizes: tuple[int, int]
     features: frozenset[int] = field(repr=False)
     handle: Any = field(repr=False)
     limits: Any = field(repr=False)
+
+    @property
+    def has_one_subgroup_size(self) -> bool:
+        """Whether every shader gets subgroups of one size: AMD, Intel and Qualcomm choose for each.
+
+        wgpu-native 29 leaves the sizes at zero, so makers whose GPUs have one are listed.
+        """
+        least, most = self.subgroup_sizes
+        return 0 < least == most or self.is_software or self.vendor in _ONE_SIZE
 
     @property
     def is_software(self) -> bool:
@@ -97,6 +109,7 @@ def _facts(native: Native, handle: Any) -> AdapterFacts:
         driver=native.text(info.description),
         kind=_KINDS.get(int(info.adapterType), "unknown"),
         backend=_BACKENDS.get(int(info.backendType), "unknown"),
+        vendor=int(info.vendorID),
         subgroup_sizes=(int(info.subgroupMinSize), int(info.subgroupMaxSize)),
         features=frozenset(int(features.features[i]) for i in range(features.featureCount)),
         handle=handle,

@@ -112,9 +112,7 @@ def probe_adapter(gpu: Gpu) -> AdapterHabits:
         raise DeviceError(f"{gpu.adapter} does not run a small shader: {error}") from error
     sizes = {int(words[0]) for words in found}
     size = min(sizes)
-    least, most = gpu.adapter.subgroup_sizes
-    # A software adapter may not tell its one size; a GPU that has several picks one a pipeline.
-    is_fixed = len(sizes) == 1 and (0 < least == most or gpu.adapter.is_software)
+    is_fixed = len(sizes) == 1 and gpu.adapter.has_one_subgroup_size
     is_usable = 4 <= size <= min(_THREADS) and not size & (size - 1)
     in_order = not any(words[1] for words in found)
     has_subgroups = gpu.has_subgroups and is_fixed and is_usable and in_order
