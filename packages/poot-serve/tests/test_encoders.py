@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import math
 import struct
+from pathlib import Path
 
 import httpx
+import numpy as np
 import openai
 import pytest
+from serve_process import start, stop
 
 from poot_serve import EngineProcess, ServerState, make_app
 from poot_serve._frames import EngineOptionsFrame
@@ -21,7 +25,7 @@ class Letters:
     dimensions = 4
     scores_pairs = True
 
-    async def embed(self, inputs):
+    async def embed(self, inputs, *, truncate=None):
         vectors = []
         for text in inputs:
             counts = (
@@ -31,7 +35,7 @@ class Letters:
             vectors.append([c / length for c in counts])
         return vectors, sum(map(len, inputs))
 
-    async def score(self, query, documents):
+    async def score(self, query, documents, *, truncate=None):
         return [sum(d.count(c) for c in query) / 8 for d in documents], len(query)
 
 
@@ -42,7 +46,7 @@ def state_with(encoder) -> ServerState:
 
 def ask(state: ServerState, method: str, path: str, body=None) -> httpx.Response:
     async def run() -> httpx.Response:
-        transport = httpx.ASGITransport(make_app(state))
+        transport = httpx.ASGITransport(make_app(state), raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://poot") as client:
             return await client.request(method, path, json=body)
 
@@ -107,3 +111,27 @@ def test_health_tells_progress_until_the_engine_is_ready() -> None:
     assert "retry-after" in refused.headers
     state.is_draining = True
     assert ask(state, "GET", "/health").json() == {"status": "draining"}
+
+
+def test_a_real_encoder_over_http() -> None:
+    """Vectors of transformers, in f32, by token ids: the tiny encoder has no tokenizer files."""
+    folder = Path(__file__).parent / "data" / "encoders" / "bert"
+    expected = json.loads((folder / "expected.json").read_text())
+    ids = [
+        [i for i, kept in zip(row, mask, strict=True) if kept]
+        for row, mask in zip(expected["input_ids"], expected["attention_mask"], strict=True)
+    ]
+    running = start(str(folder), "--backend", "oracle", "--precision", "f32", "--pooling", "mean")
+    try:
+        with openai.OpenAI(base_url=running.url + "/v1", api_key="none", max_retries=0) as client:
+            found = client.embeddings.create(model="bert", input=ids)
+            got = [each.embedding for each in found.data]
+            np.testing.assert_allclose(got, expected["mean_pooled_l2"], atol=2e-6, rtol=0)
+            assert found.usage.prompt_tokens == sum(map(len, ids))
+            with pytest.raises(openai.BadRequestError) as caught:
+                client.completions.create(model="bert", prompt=[1])
+            assert caught.value.code == "unsupported_task"
+            with pytest.raises(openai.BadRequestError, match="tokenizer"):
+                client.embeddings.create(model="bert", input="text")
+    finally:
+        stop(running)

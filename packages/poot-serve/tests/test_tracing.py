@@ -1,4 +1,4 @@
-"""Traces reach a collector over OTLP/HTTP, as children of the caller's span; needs the extra ``otel``."""
+"""Traces reach a collector over OTLP/HTTP, as children of the caller's span; needs ``[otel]``."""
 
 from __future__ import annotations
 

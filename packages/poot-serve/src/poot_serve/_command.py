@@ -15,8 +15,9 @@ import click
 import uvicorn
 
 from poot_core import PootError, SettingsError
-from poot_llm import open_text
+from poot_llm import open_encoder_text, open_text
 from poot_serve._app import make_app
+from poot_serve._engine_encoder import EngineEncoder
 from poot_serve._engine_process import EngineProcess
 from poot_serve._frames import EngineOptionsFrame
 from poot_serve._http_server import HttpServer, http_config
@@ -63,10 +64,13 @@ def packaged_model() -> str:
     )
 
 
-def engine_frame(model: str, settings: EngineSettings) -> EngineOptionsFrame:
+def engine_frame(
+    model: str, settings: EngineSettings, *, is_encoder: bool = False
+) -> EngineOptionsFrame:
     """Return what the engine process opens."""
     names = type(settings).__dataclass_fields__
-    return EngineOptionsFrame(model=model, **{name: getattr(settings, name) for name in names})
+    given = {name: getattr(settings, name) for name in names}
+    return EngineOptionsFrame(model=model, is_encoder=is_encoder, **given)
 
 
 def serve(model: str | None, settings: Settings) -> None:
@@ -81,14 +85,18 @@ def serve(model: str | None, settings: Settings) -> None:
     tracer = None if settings.log.otlp_endpoint is None else Tracer(settings.log.otlp_endpoint)
     path = model or packaged_model()
     text = open_text(path)
+    pooling: Any = settings.engine.pooling  # one of the words that its setting allows
+    encoder = open_encoder_text(path, pooling=pooling, context=settings.engine.context)
     template = text.tokenizer.chat_template if text.tokenizer is not None else None
+    engine = EngineProcess(
+        engine_frame(path, settings.engine, is_encoder=encoder is not None),
+        step_deadline_s=limits.step_deadline_s,
+        max_requests=limits.max_requests,
+        max_waiting_tokens=limits.max_waiting_tokens,
+    )
     state = ServerState(
-        engine=EngineProcess(
-            engine_frame(path, settings.engine),
-            step_deadline_s=limits.step_deadline_s,
-            max_requests=limits.max_requests,
-            max_waiting_tokens=limits.max_waiting_tokens,
-        ),
+        engine=engine,
+        encoder=None if encoder is None else EngineEncoder(engine, encoder),
         tokenizer=text.tokenizer,
         model_name=Path(path).stem if model is None else Path(path).name,
         served_names=access.served_model_name,

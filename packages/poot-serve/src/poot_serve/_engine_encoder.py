@@ -158,32 +158,39 @@ class EngineEncoder:
         return len(self._text.labels) == 1
 
     async def embed(
-        self, inputs: Sequence[str] | Sequence[Sequence[int]]
+        self, inputs: Sequence[str] | Sequence[Sequence[int]], *, truncate: int | None = None
     ) -> tuple[list[list[float]], int]:
-        """Return a vector for each input, and the tokens read.
+        """Return a vector for each input, and the tokens read; longer inputs are cut to ``truncate``.
 
         Raises:
             RequestError: If an input is empty, too long or outside the vocabulary.
             DeviceError: If the step failed or the engine died.
         """
-        texts = await self._encoded(lambda: [self._text.encode(each) for each in inputs])
+        texts = await self._encoded(
+            lambda: [self._text.encode(each, truncate=truncate) for each in inputs]
+        )
         rows = await self._engine.encode(texts)
         return rows.tolist(), sum(len(text.ids) for text in texts)
 
-    async def score(self, query: str, documents: Sequence[str]) -> tuple[list[float], int]:
+    async def score(
+        self, query: str, documents: Sequence[str], *, truncate: int | None = None
+    ) -> tuple[list[float], int]:
         """Return a score for each document, higher is better, and the tokens read.
+
+        Longer pairs are cut to ``truncate`` tokens.
 
         Raises:
             RequestError: If a pair is too long.
             DeviceError: If the step failed or the engine died.
         """
         texts = await self._encoded(
-            lambda: [self._text.encode_pair(query, each) for each in documents]
+            lambda: [self._text.encode_pair(query, each, truncate=truncate) for each in documents]
         )
         rows = self._text.activate(await self._engine.encode(texts))
         return rows[:, 0].tolist(), sum(len(text.ids) for text in texts)
 
     async def _encoded(self, work: Callable[[], list[EncodedText]]) -> list[EncodedText]:
+        self._engine.check_room(1, 0)  # before the time to tokenize is spent
         try:
             return await asyncio.to_thread(work)
         except RequestError:

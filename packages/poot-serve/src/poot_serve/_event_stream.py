@@ -22,7 +22,7 @@ from poot_serve._errors import JsonResponse, coded
 from poot_serve._parsing.deltas import CallArguments, CallBegin, Content, Reasoning
 from poot_serve._record import Record, record_of
 
-__all__ = ["Collected", "CollectedCall", "Dialect", "answer_with", "sse"]
+__all__ = ["Collected", "CollectedCall", "Dialect", "answer_with", "sse", "unless_left"]
 
 log = logging.getLogger("poot_serve")
 T = TypeVar("T")
@@ -131,13 +131,13 @@ async def answer_with(
     updates = _updates(choices)
     try:
         if stream:
-            first = await _unless_left(http, anext(updates), timeout_s)
+            first = await unless_left(http, anext(updates), timeout_s)
             if first is not None:
                 return _EventStream(
                     record, choices, updates, first, dialect, timeout_s, keep_alive_s
                 )
         else:
-            found = await _unless_left(http, _collect(choices, updates), timeout_s)
+            found = await unless_left(http, _collect(choices, updates), timeout_s)
             if found is not None:
                 return JsonResponse(dialect.whole(found))
     except BaseException:
@@ -204,7 +204,7 @@ async def _updates(choices: list[Choice]) -> AsyncGenerator[tuple[int, Update]]:
             task.cancel()
 
 
-async def _unless_left(
+async def unless_left(
     http: HttpRequest, work: Coroutine[Any, Any, T], timeout_s: float
 ) -> T | None:
     """Return what the work returns; where the client leaves first, cancel it and return None.

@@ -45,6 +45,11 @@ class EngineSettings:
         None, "size of the KV pool in bytes; a share of free memory if not given", low=1
     )
     prefix_cache: bool = _setting(True, "share the blocks of earlier prompts")
+    pooling: str | None = _setting(
+        None,
+        "how an encoder makes one vector, where its files do not say",
+        choices=("mean", "cls", "last"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,12 +45,20 @@ class Encoder(Protocol):
         """Whether it is a cross-encoder."""
         ...
 
-    async def embed(self, inputs: list[str] | list[list[int]]) -> tuple[list[list[float]], int]:
-        """Return a vector of unit length for each input, and the tokens read."""
+    async def embed(
+        self, inputs: list[str] | list[list[int]], *, truncate: int | None = None
+    ) -> tuple[list[list[float]], int]:
+        """Return a vector for each input, and the tokens read.
+
+        Inputs of more than ``truncate`` tokens, or than the model takes, are cut; without it they are
+        refused.
+        """
         ...
 
-    async def score(self, query: str, documents: list[str]) -> tuple[list[float], int]:
-        """Return a score for each document, higher is better, and the tokens read."""
+    async def score(
+        self, query: str, documents: list[str], *, truncate: int | None = None
+    ) -> tuple[list[float], int]:
+        """Return a score for each document, higher is better, and the tokens read; cuts as ``embed``."""
         ...
 
 
@@ -65,7 +73,7 @@ class ServerState:
         served_names: Names that requests may use; empty accepts any.
         sampling_defaults: The checkpoint's own defaults.
         answer_format: How the model writes calls and reasoning.
-        encoder: Answers embeddings and rerank, or None.
+        encoder: Answers embeddings or rerank where the model is an encoder, or None.
         limits: What a request may take.
         logs_prompts: Whether prompts are written into the log.
         metrics: Series of this server.
@@ -125,6 +133,20 @@ class ServerState:
             status=404,
             field="model",
         )
+
+    def check_generates(self) -> None:
+        """Refuse a request to generate where the model is an encoder.
+
+        Raises:
+            RequestError: With code ``unsupported_task``.
+        """
+        if self.encoder is not None:
+            path = "/v1/rerank" if self.encoder.dimensions is None else "/v1/embeddings"
+            raise coded(
+                f"the model served here is an encoder and generates nothing; it answers {path}",
+                "unsupported_task",
+                field="model",
+            )
 
     def check_room(self) -> None:
         """Refuse a request that there is no room for, before its body is read.

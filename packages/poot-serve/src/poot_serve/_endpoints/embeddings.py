@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 import math
 import struct
-from typing import Any, cast
+from collections.abc import Coroutine
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from poot_core import RequestError
+from poot_serve._body import ClientLeftError
 from poot_serve._endpoints.requests import read_request, state_of
 from poot_serve._errors import JsonResponse, coded
+from poot_serve._event_stream import unless_left
 from poot_serve._record import record_of
 from poot_serve._state import Encoder, ServerState
 from poot_serve._wire.embeddings import (
@@ -31,6 +34,8 @@ from poot_serve._wire.embeddings import (
 __all__ = ["embeddings", "rerank"]
 
 _MOST_INPUTS = 2048
+_UNBOUNDED = 2**31 - 1  # what the model takes is less
+T = TypeVar("T")
 
 
 async def embeddings(http: HttpRequest) -> Response:
@@ -46,7 +51,9 @@ async def embeddings(http: HttpRequest) -> Response:
             f"dimensions is {dimensions}; this model's vectors have {encoder.dimensions}",
             field="dimensions",
         )
-    vectors, tokens = await encoder.embed(_inputs(body))
+    cut = body.truncate_prompt_tokens
+    work = encoder.embed(_inputs(body), truncate=_UNBOUNDED if cut == -1 else cut)
+    vectors, tokens = await _while_there(http, work)
     record.prompt_tokens = tokens
     if dimensions is not None:
         vectors = [_shortened(vector, dimensions) for vector in vectors]
@@ -67,7 +74,8 @@ async def rerank(http: HttpRequest) -> Response:
     if not encoder.scores_pairs:
         raise _wrong_model("rerank")
     texts = [each if isinstance(each, str) else each.text for each in body.documents]
-    scores, tokens = await encoder.score(body.query, texts)
+    work = encoder.score(body.query, texts, truncate=body.max_tokens_per_doc)
+    scores, tokens = await _while_there(http, work)
     record.prompt_tokens = tokens
     order = sorted(range(len(texts)), key=lambda index: (-scores[index], index))
     results = [
@@ -88,6 +96,19 @@ async def rerank(http: HttpRequest) -> Response:
             meta=RerankMeta(api_version={"version": number}, billed_units={"search_units": 1}),
         )
     )
+
+
+async def _while_there(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
+    """Return what the work returns; it ends when the client leaves or its time is up.
+
+    Raises:
+        ClientLeftError: If the client left.
+        RequestError: With status 504 if it takes too long.
+    """
+    found = await unless_left(http, work, state_of(http).limits.request_timeout_s)
+    if found is None:
+        raise ClientLeftError
+    return found
 
 
 def _encoder(state: ServerState, task: str) -> Encoder:

@@ -28,7 +28,8 @@ async def read_request(http: HttpRequest, kind: type[T], *, needs_room: bool = T
     Args:
         http: The request.
         kind: Type of the body.
-        needs_room: Refuse before anything is read where the engine has no room.
+        needs_room: Refuse before anything is read where the model does not generate or the engine
+            has no room.
 
     Raises:
         OverloadedError: If there is no room.
@@ -36,6 +37,7 @@ async def read_request(http: HttpRequest, kind: type[T], *, needs_room: bool = T
     """
     state = state_of(http)
     if needs_room:
+        state.check_generates()
         state.check_room()
     data = await receive_body(http, state.limits.max_body_bytes, state.bodies)
     body = decode_body(data, kind)

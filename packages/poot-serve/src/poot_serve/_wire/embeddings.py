@@ -23,7 +23,11 @@ TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class EmbeddingRequest(Struct, frozen=True, kw_only=True):
-    """Texts, or token ids, to embed."""
+    """Texts, or token ids, to embed.
+
+    ``truncate_prompt_tokens`` cuts longer ones to so many tokens, -1 to what the model takes; without it
+    they are refused.
+    """
 
     input: (
         str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=1 << 20)]
@@ -31,6 +35,7 @@ class EmbeddingRequest(Struct, frozen=True, kw_only=True):
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     user: str | None = None
 
 
@@ -65,7 +70,11 @@ class RerankDocument(Struct, frozen=True, kw_only=True):
 
 
 class RerankRequest(Struct, frozen=True, kw_only=True):
-    """A query and the documents to order by it."""
+    """A query and the documents to order by it.
+
+    ``max_tokens_per_doc`` cuts longer pairs of query and document to so many tokens, and to what the
+    model takes; without it they are refused.
+    """
 
     query: Annotated[str, Meta(min_length=1)]
     documents: Annotated[list[str | RerankDocument], Meta(min_length=1, max_length=MOST_INPUTS)]
