@@ -33,6 +33,7 @@ class Opener:
         self.has_text = True
         self.template: str | None = TEMPLATE
         self.asked: list = []
+        self.ends: frozenset[int] = frozenset()
         self.engine = FakeEngine(SIZE, context_tokens=600, max_step_tokens=512, num_blocks=200)
 
     def __call__(self, path, options) -> OpenedModel:
@@ -43,7 +44,7 @@ class Opener:
         resources.callback(self.engine.close)
         tokenizer = Tokenizer(BACKEND, chat_template=self.template) if self.has_text else None
         return OpenedModel(
-            engine=self.engine, tokenizer=tokenizer, eos_token_ids=frozenset(), resources=resources,
+            engine=self.engine, tokenizer=tokenizer, eos_token_ids=self.ends, resources=resources,
             load_s=0.25,
         )  # fmt: skip
 
@@ -313,3 +314,16 @@ def test_fetched_models_are_listed_and_removed(capsys, monkeypatch) -> None:
     assert run(capsys, "rm", "own/er") == (0, "own/er: 5 bytes freed\n", "")
     monkeypatch.setattr(_models, "list_cached", list)
     assert "poot pull" in run(capsys, "ls")[2]
+
+
+def test_an_answer_of_a_shape(opener, capsys, tmp_path) -> None:
+    opener.ends = frozenset([BACKEND.token_to_id("<|im_end|>")])
+    code, out, _ = run(capsys, "generate", "m", "The", "--regex", "[ab]{3}", "--max-tokens", "9")
+    assert (code, set(out.strip()) <= {"a", "b"}, len(out.strip())) == (0, True, 3)
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"enum": [17]}')
+    for given in (schema.read_text(), f"@{schema}"):
+        assert run(capsys, "generate", "m", "The", "--json-schema", given)[1].strip() == "17"
+    assert run(capsys, "generate", "m", "x", "--json-schema", "@/no/file")[0] == 2
+    assert run(capsys, "generate", "m", "x", "--json-schema", "{")[0] == 1
+    assert run(capsys, "generate", "m", "x", "--json-schema", "{}", "--regex", "a")[0] == 2

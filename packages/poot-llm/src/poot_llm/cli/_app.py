@@ -76,6 +76,16 @@ def generate(
     repetition_penalty: Repetition = 1.0,
     presence_penalty: Presence = 0.0,
     frequency_penalty: Frequency = 0.0,
+    dry_multiplier: Annotated[
+        float, typer.Option(help="Above 0, going on with a repetition costs (DRY).")
+    ] = 0.0,
+    xtc_probability: Annotated[
+        float, typer.Option(help="How often the likeliest tokens are left out (XTC).")
+    ] = 0.0,
+    json_schema: Annotated[
+        str | None, typer.Option(help="The answer is JSON of this schema; @FILE reads one.")
+    ] = None,
+    regex: Annotated[str | None, typer.Option(help="The answer matches this pattern.")] = None,
     seed: Seed = None,
     stop: Stop = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the end.")] = False,
@@ -87,7 +97,7 @@ def generate(
 ) -> None:
     """Continue a text, or answer it with --chat."""
     from poot_llm._sampling_params import SamplingParams
-    from poot_llm.cli._generate import run_generate
+    from poot_llm.cli._generate import constraint_of, run_generate
 
     params = SamplingParams(
         temperature=temperature,
@@ -97,10 +107,13 @@ def generate(
         repetition_penalty=repetition_penalty,
         presence_penalty=presence_penalty,
         frequency_penalty=frequency_penalty,
+        dry_multiplier=dry_multiplier,
+        xtc_probability=xtc_probability,
         seed=seed,
         max_tokens=max_tokens,
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
+        constraint=constraint_of(json_schema, regex),
     )
     run_generate(
         model,

@@ -9,12 +9,34 @@ import typer
 
 from poot_core import DeviceError
 from poot_llm._answer import Output
+from poot_llm._constraint import Constraint
 from poot_llm._llm import LLM, Prompt
 from poot_llm._open import OpenOptions
 from poot_llm._sampling_params import SamplingParams
 from poot_llm.cli._print import print_json, progress
 
-__all__ = ["run_generate"]
+__all__ = ["constraint_of", "run_generate"]
+
+
+def constraint_of(json_schema: str | None, regex: str | None) -> Constraint | None:
+    """Return what the options ask the answer to look like.
+
+    Raises:
+        BadParameter: If both are given, or a file cannot be read.
+        RequestError: If the schema is no JSON.
+    """
+    if json_schema is not None and regex is not None:
+        raise typer.BadParameter("--json-schema and --regex exclude each other")
+    if regex is not None:
+        return Constraint.regex(regex)
+    if json_schema is None:
+        return None
+    if json_schema.startswith("@"):
+        try:
+            json_schema = Path(json_schema[1:]).read_text()
+        except OSError as error:
+            raise typer.BadParameter(f"--json-schema {json_schema}: {error.strerror}") from error
+    return Constraint.json_schema(json_schema)
 
 
 def run_generate(
