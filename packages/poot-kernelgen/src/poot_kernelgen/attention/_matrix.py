@@ -109,9 +109,7 @@ class _Main:
         if self.is_shared:
             state = self._shared(start, end)
         else:
-            state = self._initial()
-            for first, last, is_masked in self._ranges(start, end):
-                state = self._parts(first, last, state, stages=self._stages(), is_masked=is_masked)
+            state = self._parts(start, end, stages=self._stages())
         self._finish(state)
         return b.finish()
 
@@ -160,32 +158,10 @@ class _Main:
             b.tile_zeros((self.tile, self.request.value.head_dim), f32),
         ]
 
-    def _ranges(self, start: Value, end: Value) -> list[tuple[Value, Value, bool]]:
-        """Return parts that every row sees whole, and the rest, which takes masks.
-
-        Masks that hide nothing change no bit: this saves the work.
-        """
-        b = self.b
-        if self.request.window is not None:
-            return [(start, end, True)]
-        seen = b.convert(b.add(self.position, b.constant(1, i32)), i64)
-        whole = b.floordiv(b.minimum(seen, self.end_key), _PART)
-        # An item starts with a split, which starts with a part.
-        whole = b.maximum(whole, start)
-        return [(start, whole, False), (whole, end, True)]
-
-    def _parts(
-        self,
-        start: Value,
-        end: Value,
-        state: Sequence[Value],
-        *,
-        stages: int,
-        is_masked: bool = True,
-    ) -> list[Value]:
-        """Return largest score, sum of powers and weighted values after further parts, in order."""
+    def _parts(self, start: Value, end: Value, *, stages: int) -> list[Value]:
+        """Return largest score, sum of powers and weighted values over parts in order."""
         b, key, value = self.b, self.request.key, self.request.value
-        with b.pipeline(start, end, 1, state, stages=stages) as pipe:
+        with b.pipeline(start, end, 1, self._initial(), stages=stages) as pipe:
             with pipe.load() as part:
                 tiles: list[Value] = []
                 for number in range(self.blocks):
@@ -198,11 +174,11 @@ class _Main:
                     tiles.append(b.copy(self.values, place, (value.block_size, value.head_dim)))
                 pipe.yield_(*tiles)
             with pipe.compute() as tiles:
-                found = self._part(pipe.index, tiles, is_masked=is_masked)
+                found = self._part(pipe.index, tiles)
                 pipe.yield_(*self._combined(pipe.carried, found))
         return pipe.results
 
-    def _part(self, part: Value, tiles: Sequence[Value], *, is_masked: bool) -> list[Value]:
+    def _part(self, part: Value, tiles: Sequence[Value]) -> list[Value]:
         b, size = self.b, self.request.key.block_size
         zeros = b.tile_zeros((self.tile, size), f32)
         base = b.convert(b.mul(part, _PART), i32)
@@ -211,9 +187,6 @@ class _Main:
         scores: list[Value] = []
         for number in range(self.blocks):
             product = b.mma(self.query, tiles[2 * number], zeros, signature="k16")
-            if not is_masked:
-                scores.append(product)
-                continue
             start = b.add(base, b.constant(number * size, i32))
             key = b.tile_iota((1, size), 1, i32)
 
@@ -225,8 +198,7 @@ class _Main:
         for score in scores[1:]:
             largest = b.map(b.maximum, largest, score)
         largest = b.reduce(largest, 1, "max")
-        power_of = self._power if is_masked else self._seen_power
-        powers = [b.map(power_of, score, largest) for score in scores]
+        powers = [b.map(self._power, score, largest) for score in scores]
         total = powers[0]
         for power in powers[1:]:
             total = b.map(b.add, total, power)
@@ -244,12 +216,9 @@ class _Main:
             return seen
         return b.and_(seen, b.compare("gt", key, b.sub(position, b.constant(window, i32))))
 
-    def _seen_power(self, score: Value, largest: Value) -> Value:
-        return self.b.unary("exp2", self.b.sub(score, largest))
-
     def _power(self, score: Value, largest: Value) -> Value:
         b = self.b
-        power = self._seen_power(score, largest)
+        power = b.unary("exp2", b.sub(score, largest))
         return b.select(b.compare("gt", score, b.constant(LOWEST)), power, b.constant(0.0))
 
     def _combined(self, before: Sequence[Value], part: Sequence[Value]) -> list[Value]:
@@ -275,8 +244,7 @@ class _Main:
         sums = b.shared_alloc(f32, [most, self.tile, dim])
         facts = b.shared_alloc(f32, [2 * most, self.tile, 1])
         with b.for_(start, end, 1, dealt=True) as parts:
-            last = b.add(parts.index, 1)
-            found = self._parts(parts.index, last, self._initial(), stages=1)
+            found = self._parts(parts.index, b.add(parts.index, 1), stages=1)
             number = b.sub(parts.index, start)
             b.store_tile(sums, found[2], [number, 0, 0])
             for fact in range(2):
