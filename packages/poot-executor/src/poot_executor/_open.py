@@ -23,7 +23,6 @@ __all__ = ["open_engine", "plan", "trace_options"]
 
 _logger = logging.getLogger("poot.executor")
 
-_GPU_SPLIT = 128
 Trace = Callable[["TraceOptions"], "Graph"]
 _SOURCES = (
     "poot_core",
@@ -172,12 +171,13 @@ def plan(
         check=check,
     )
     if caps is not None:
-        from poot_kernelgen import query_tiles_for, weight_layout_for
+        from poot_kernelgen import query_tiles_for, shortest_split_for, weight_layout_for
 
         chosen = replace(
             chosen,
             layout=partial(weight_layout_for, target=target, caps=caps),
             query_tiles=query_tiles_for(target, caps),
+            shortest_split=shortest_split_for(target, caps, options.block_size),
         )
     return compile_graph(trace(trace_options(options, target)), target, chosen)
 

@@ -25,7 +25,7 @@ from poot_kernelgen.requests import (
 
 if TYPE_CHECKING:
     from poot_kernelgen._generate import GeneratedKernel, generate
-    from poot_kernelgen.attention import query_tiles_for
+    from poot_kernelgen.attention import query_tiles_for, shortest_split_for
     from poot_kernelgen.contraction import pack_table, packed_bytes, weight_layout_for
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "pack_table",
     "packed_bytes",
     "query_tiles_for",
+    "shortest_split_for",
     "weight_layout_for",
 ]
 
@@ -59,6 +60,7 @@ _LAZY = {
     "pack_table": "poot_kernelgen.contraction",
     "packed_bytes": "poot_kernelgen.contraction",
     "query_tiles_for": "poot_kernelgen.attention",
+    "shortest_split_for": "poot_kernelgen.attention",
     "weight_layout_for": "poot_kernelgen.contraction",
 }
 

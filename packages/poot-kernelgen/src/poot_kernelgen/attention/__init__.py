@@ -1,5 +1,9 @@
 """Attention over paged keys and values: the main kernel over a work list, and the merge."""
 
-from poot_kernelgen.attention._requests import generate_attend, query_tiles_for
+from poot_kernelgen.attention._requests import (
+    generate_attend,
+    query_tiles_for,
+    shortest_split_for,
+)
 
-__all__ = ["generate_attend", "query_tiles_for"]
+__all__ = ["generate_attend", "query_tiles_for", "shortest_split_for"]

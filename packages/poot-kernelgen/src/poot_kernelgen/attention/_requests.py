@@ -13,9 +13,10 @@ from poot_kernelgen.attention._matrix import matrix_attend_kernel, suits_matrix_
 from poot_kernelgen.attention._merge import merge_kernel
 from poot_kernelgen.requests import AttendRequest, Request
 
-__all__ = ["generate_attend", "query_tiles_for"]
+__all__ = ["generate_attend", "query_tiles_for", "shortest_split_for"]
 
 _MERGE_THREADS = 64
+_SPLIT, _GPU_SPLIT = 512, 128
 
 
 def generate_attend(
@@ -56,3 +57,14 @@ def _for_gpu(
 def query_tiles_for(target: Target, caps: DeviceCaps) -> tuple[int, int]:
     """Return the most tokens of a work item: in a decode step, and in any other."""
     return (1, 16) if caps.max_workgroup > 1 and "mma-k16" in target.features else (1, 8)
+
+
+def shortest_split_for(target: Target, caps: DeviceCaps, block_size: int) -> int:
+    """Return the keys of an attention split where sequences are short.
+
+    A decode step has few work items: on a GPU short splits give more multiprocessors one. Kernels on
+    matrix instructions share the parts of an item among subgroups instead.
+    """
+    if caps.max_workgroup == 1 or "mma-k16" in target.features:
+        return _SPLIT
+    return -(-_GPU_SPLIT // block_size) * block_size
