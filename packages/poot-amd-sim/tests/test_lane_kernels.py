@@ -12,7 +12,7 @@ from poot_kernel.interpreter import interpret
 from poot_kernel.targets.amdgcn.atoms import architecture
 
 RNG = np.random.default_rng(7)
-ARCHS = ["gfx1030", "gfx1100", "gfx1151", "gfx1201", "gfx90a", "gfx942"]
+ARCHS = ["gfx1030", "gfx1100", "gfx1151", "gfx1201", "gfx90a", "gfx942", "gfx950"]
 archs = pytest.mark.parametrize("arch", ARCHS)
 pytestmark = pytest.mark.sim
 

@@ -36,6 +36,7 @@ __all__ = [
     "signed24",
     "signed_field",
     "trailing",
+    "truth_table",
     "turns",
     "wide",
 ]
@@ -208,3 +209,17 @@ def absolute_difference(a: Any, b: Any, c: Any) -> Any:
 def mantissa(x: Any) -> Any:
     """Return the significand of f32 in [0.5, 1); what is not finite stays."""
     return np.where(np.isfinite(x), np.frexp(x)[0], x)
+
+
+def truth_table(table: int) -> Callable[[Any, Any, Any], Any]:
+    """Return the bitwise function of three operands whose results a byte lists (V_BITOP3)."""
+
+    def run(a: Any, b: Any, c: Any) -> Any:
+        found = np.zeros(np.broadcast_shapes(np.shape(a), np.shape(b), np.shape(c)), np.uint32)
+        for row in range(8):
+            if table >> row & 1:
+                sides = [x if row >> bit & 1 else ~x for x, bit in ((a, 2), (b, 1), (c, 0))]
+                found = found | (sides[0] & sides[1] & sides[2])
+        return found
+
+    return run

@@ -11,7 +11,7 @@ import numpy as np
 from poot_amd_sim._crossings import CROSSING_BUILDERS
 from poot_amd_sim._errors import UnknownInstruction
 from poot_amd_sim._floats import class_mask
-from poot_amd_sim._functions import dots
+from poot_amd_sim._functions import dots, truth_table
 from poot_amd_sim._masks import MASK_BUILDERS
 from poot_amd_sim._operands import read_lanes, read_typed
 from poot_amd_sim._pairs import PAIR_BUILDERS
@@ -76,6 +76,8 @@ def build_vector(instruction: Instruction, arch: str) -> Compute:
     saturates = name in _SATURATING or name.startswith("dot4")
     if "clamp" in instruction.modifiers and result not in "fh" and not saturates:
         raise UnknownInstruction(f"{instruction}: clamp of an integer")
+    if name == "bitop3_b32":
+        function = truth_table(int(instruction.modifiers.get("bitop3", "0"), 0))
     if name == "dot4_i32_iu8":
         signs = bits_of(instruction.modifiers.get("neg_lo", "[0,0,0]"))
         function = dots(4, bool(signs[0]), bool(signs[1]))

@@ -38,6 +38,7 @@ from poot_amd_sim._functions import (
     signed24,
     signed_field,
     trailing,
+    truth_table,
     turns,
     wide,
 )
@@ -229,6 +230,7 @@ _THREE_OPERANDS: dict[str, tuple[str, str, Callable[[Any, Any, Any], Any]]] = {
     "lshl_add_u32": ("u", "uuu", lambda a, n, b: (a << low_bits(n)) + b),
     "add_lshl_u32": ("u", "uuu", lambda a, b, n: (a + b) << low_bits(n)),
     "lshl_add_u64": ("U", "UuU", lambda a, n, b: (a << wide(n & np.uint32(7))) + b),
+    "bitop3_b32": ("u", "uuu", truth_table(0)),  # the table is a modifier
     "bfe_u32": ("u", "uuu", field),
     "bfe_i32": ("i", "iuu", signed_field),
     "bfi_b32": ("u", "uuu", lambda a, b, c: a & b | ~a & c),
