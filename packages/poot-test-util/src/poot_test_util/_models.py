@@ -16,8 +16,9 @@ MODELS = {
     "smollm2": "SmolLM2-135M-Instruct.Q4_1.gguf",
     "gemma3": "gemma-3-270m-q4_k_m.gguf",
     "qwen": "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+    "minilm": "all-MiniLM-L6-v2",
 }
-"""File names of the small real checkpoints that ``just models`` fetches."""
+"""File or folder names of the small real checkpoints that ``just models`` fetches."""
 
 
 def require_model(name: str, settings: Settings | None = None) -> Path:
@@ -32,7 +33,7 @@ def require_model(name: str, settings: Settings | None = None) -> Path:
     if settings.models_dir is None:
         _miss(settings, f"POOT_MODELS_DIR is not set; this test needs {file}")
     path = settings.models_dir / file
-    if not path.is_file():
+    if not path.exists():
         _miss(settings, f"{path} is missing; `just models` fetches it")
     return path
 
