@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 
+from poot_core import UnsupportedError
 from poot_graph_ir import Builder, Graph, TraceOptions
 from poot_load import Checkpoint
 from poot_models._binding import bind_weights
+from poot_models._encoder_registry import is_encoder
 from poot_models._registry import Family, FamilyConfig, find_family
 from poot_models.components.step import Step, StoredWeight
 
@@ -149,7 +151,14 @@ def load_family(checkpoint: Checkpoint) -> Model:
         CheckpointError: If a key of the configuration is unknown, missing or not implemented, or a
             tensor is missing, has another shape or is left over; names it.
     """
-    family = find_family(str(checkpoint.config.get("model_type") or checkpoint.architecture))
+    name = str(checkpoint.config.get("model_type") or checkpoint.architecture)
+    if is_encoder(name):
+        raise UnsupportedError(
+            f"architecture {name!r} is an encoder: it makes embeddings or scores and generates "
+            "nothing; open it as one",
+            architecture=name,
+        )
+    family = find_family(name)
     config = family.read_config(checkpoint.config)
     table = family.weights(config)
     tied = config.decoder.tied
