@@ -82,6 +82,8 @@ class DeviceRunner:
         self.state_bytes = sum(buffer.nbytes for buffer in self._states.values())
         self._arena_view = device.view(self._arena)
         self._sizes: Mapping[str, int] = {}
+        self._last_step: tuple[StepKey, tuple[int, ...]] | None = None
+        self._may_capture = True
 
     # --- running ---
 
@@ -97,7 +99,21 @@ class DeviceRunner:
             prepared = self._prepared[key] = self.prepare(key)
         self._host.flush()
         self._sizes = sizes
+        if key.is_decode and self._may_capture:
+            self._capture_repeated(key, prepared, sizes)
         self.device.run(prepared, sizes)
+
+    def _capture_repeated(
+        self, key: StepKey, prepared: PreparedSequence, sizes: Mapping[str, int]
+    ) -> None:
+        """Record a decode step when its sizes come a second time in a row: more will follow.
+
+        Recording costs a few steps' launches, once; devices that replay nothing are asked once.
+        """
+        present = (key, tuple(sizes.values()))
+        if present == self._last_step:
+            self._may_capture = self.device.capture(prepared, sizes)
+        self._last_step = present
 
     def prepare(self, key: StepKey) -> PreparedSequence:
         """Return the launches of one kind of step, prepared."""
