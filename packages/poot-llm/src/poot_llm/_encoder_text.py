@@ -183,16 +183,15 @@ def _shares(one: int, two: int, room: int) -> tuple[int, int]:
     """Return how much of two texts is kept so that both fit: what is cut comes off the longer.
 
     >>> _shares(3, 9, 20), _shares(3, 9, 8), _shares(9, 9, 9), _shares(9, 3, 8)
-    ((3, 9), (3, 5), (5, 4), (5, 3))
+    ((3, 9), (3, 5), (4, 5), (5, 3))
     """
     if one + two <= room:
         return one, two
-    half = room - room // 2
-    if one <= half:
-        return one, room - one
-    if two <= room - half:
-        return room - two, two
-    return half, room - half
+    if one > two:
+        left, right = _shares(two, one, room)
+        return right, left
+    left = min(one, room // 2)
+    return left, room - left
 
 
 def load_encoder_model(

@@ -7,7 +7,9 @@ __all__ = ["Pace"]
 _LONGEST_STEP = 2.5
 """Length of a step with a prompt in it, in steps without: streams then see gaps of at most this."""
 _LEAST_TOKENS = 16
-_FIRST_TOKENS = 64
+_FIRST_TOKENS = 32
+_MOST_UNCHECKED = 64
+"""Steps with prompts after which one without says anew what a step of decoding alone takes."""
 _WEIGHT = 0.2
 _OUTLIER = 4.0
 
@@ -26,9 +28,12 @@ class Pace:
         # Seconds of a step of decoding alone, by the bits of its number of rows.
         self._decode_s: dict[int, float] = {}
         self._token_s: float | None = None
+        self._unchecked = 0
 
     def allowance(self, num_decodes: int) -> int:
         """Return how many prompt tokens may share a step with so many rows that decode.
+
+        It is 0 where nobody knows what such a step takes without any: the next one will tell.
 
         >>> pace = Pace()
         >>> pace.observe(4, 0, 0.006)
@@ -39,7 +44,9 @@ class Pace:
         if self._fixed is not None:
             return self._fixed
         decode_s = self._decode_s.get(num_decodes.bit_length())
-        if decode_s is None or self._token_s is None:
+        if decode_s is None or self._unchecked >= _MOST_UNCHECKED:
+            return 0
+        if self._token_s is None:
             return _FIRST_TOKENS
         return max(_LEAST_TOKENS, round((_LONGEST_STEP - 1) * decode_s / self._token_s))
 
@@ -56,7 +63,9 @@ class Pace:
         bucket = num_decodes.bit_length()
         if not num_prompt_tokens:
             self._decode_s[bucket] = _mix(self._decode_s.get(bucket), seconds)
+            self._unchecked = 0
             return
+        self._unchecked += 1
         decode_s = self._decode_s.get(bucket)
         if decode_s is not None and num_prompt_tokens >= _LEAST_TOKENS:
             cost = max(seconds - decode_s, 0.05 * seconds) / num_prompt_tokens
