@@ -12,6 +12,8 @@ from poot_kernelgen.rows._position import Position, Variable
 __all__ = ["QuantiseBlocks"]
 
 _BLOCK, _QUAD = 32, 4
+_FINER = 256.0
+_MOST = 127.0
 _Read = Callable[[Value], list[Value]]
 
 
@@ -82,7 +84,8 @@ class QuantiseBlocks:
         b, (codes, row, block) = self._b, place
         start = b.mul(block, _BLOCK)
         with b.for_(0, self._quad.extent, 1, [b.constant(0.0)]) as loop:
-            scaled = [b.unary("rint", b.mul(x, inverse)) for x in read(loop.index)]
+            rounded = (b.unary("rint", b.mul(x, inverse)) for x in read(loop.index))
+            scaled = [b.minimum(b.maximum(x, -_MOST), _MOST) for x in rounded]
             total = loop.carried[0]
             for x in scaled:
                 total = b.add(total, x)
@@ -95,9 +98,13 @@ class QuantiseBlocks:
         self, row: Value, block: Value, inverse: Value, scale: Value, is_outlier: Value,
         arrays: list[Value],
     ) -> Value:  # fmt: skip
-        """Store what rounding lost of a block with outliers, or zeros; return its scaled sum."""
+        """Store what rounding lost of a block with outliers, in 256ths of its scale, or zeros.
+
+        Returns the scaled sum of these codes.
+        """
         b = self._b
         codes, scales = arrays
+        finer = b.mul(inverse, _FINER)
 
         def lost(quad: Value) -> list[Value]:
             found: list[Value] = []
@@ -107,8 +114,7 @@ class QuantiseBlocks:
                 found.append(b.select(is_outlier, difference, b.constant(0.0)))
             return found
 
-        largest = self._largest(lost)
-        second, rest_scale = self._scales(largest)
-        total = self._store(lost, second, (codes, row, block))
+        rest_scale = b.select(is_outlier, b.mul(scale, 1 / _FINER), b.constant(0.0))
+        total = self._store(lost, finer, (codes, row, block))
         b.store(scales, [row, block], rest_scale)
         return b.mul(rest_scale, total)
