@@ -184,8 +184,17 @@ async def _announce(server: uvicorn.Server, state: ServerState) -> None:
         ready.context_tokens,
         url,
     )
-    body = '{"messages": [{"role": "user", "content": "Hello!"}]}'
-    log.info("curl %s/v1/chat/completions -H 'Content-Type: application/json' -d '%s'", url, body)
+    route, body = _example(state)
+    log.info("curl %s%s -H 'Content-Type: application/json' -d '%s'", url, route, body)
+
+
+def _example(state: ServerState) -> tuple[str, str]:
+    """Return a route that this model answers and a body for it."""
+    if state.encoder is None:
+        return "/v1/chat/completions", '{"messages": [{"role": "user", "content": "Hello!"}]}'
+    if state.encoder.dimensions is None:
+        return "/v1/rerank", '{"query": "a pet", "documents": ["a cat", "a stone"]}'
+    return "/v1/embeddings", '{"input": "Hello!"}'
 
 
 def _option(info: SettingInfo) -> click.Option:
