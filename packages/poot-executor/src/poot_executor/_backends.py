@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from poot_core import DeviceError, PootError, Settings
 from poot_executor._device import Device
+from poot_executor._gpu_files import is_gpu_visible
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -31,11 +32,13 @@ class Backend:
         name: As ``EngineOptions.backend`` takes it.
         is_usable: Whether it opens here.
         detail: What the device calls itself, or why it cannot be used.
+        is_software: Whether the device is a program on the host, which ``auto`` never takes.
     """
 
     name: str
     is_usable: bool
     detail: str
+    is_software: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,9 @@ def open_backend(name: str, settings: Settings, threads: int | None = None) -> O
         if settings.hide_devices and candidate != "cpu":
             refusals.append(f"{candidate}: hidden")
             continue
+        if candidate != "cpu" and not is_gpu_visible():
+            refusals.append(f"{candidate}: no GPU among the device files")
+            continue
         try:
             device = _open(installed[candidate], settings, threads)
         except PootError as error:
@@ -139,9 +145,9 @@ def list_backends(settings: Settings) -> tuple[Backend, ...]:
         except PootError as error:
             found.append(Backend(name=name, is_usable=False, detail=error.message))
             continue
-        detail = f"{device.caps.name}, {device.target}"
+        detail, is_software = f"{device.caps.name}, {device.target}", device.caps.is_software
         device.close()
-        found.append(Backend(name=name, is_usable=True, detail=detail))
+        found.append(Backend(name=name, is_usable=True, detail=detail, is_software=is_software))
     found.append(Backend(name="oracle", is_usable=True, detail="NumPy, equation by equation"))
     found.append(
         Backend(name="reference", is_usable=True, detail="NumPy, planned kernel by planned kernel")

@@ -42,6 +42,8 @@ def choose(backends: Sequence[Backend], settings: Settings) -> tuple[str | None,
             passed.append(f"{backend.name} is hidden by POOT_HIDE_DEVICES")
         elif not backend.is_usable:
             passed.append(f"{backend.name} does not open")
+        elif backend.is_software:
+            passed.append(f"{backend.name} is a software adapter")
         else:
             return backend.name, "; ".join([*passed, "first in the order that opens"])
     return None, "; ".join(passed) or "no device package is installed"
