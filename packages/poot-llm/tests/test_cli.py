@@ -231,6 +231,8 @@ def test_doctor_says_what_auto_takes(capsys) -> None:
     seen = [backend("ptx", True), *found[1:]]
     assert choose(seen, Settings())[0] == "ptx"
     assert choose(seen, Settings(hide_devices=True))[0] == "cpu"
+    emulated = Backend(name="vulkan", is_usable=True, detail="", is_software=True)
+    assert choose([emulated, *found], Settings())[0] == "cpu"
     code, out, _ = run(capsys, "doctor", "--json")
     document = json.loads(out)
     assert code == 0
