@@ -48,4 +48,6 @@ def test_a_step_is_recorded_when_its_sizes_repeat(replays):
         runner.run(key, {"T": 3, "W0": work})
     captured = [sizes["W0"] for what, _, sizes in device.calls if what == "capture"]
     assert captured == ([4, 5] if replays else [4])
-    assert [sizes["W0"] for what, _, sizes in device.calls if what == "run"] == [w for _, w in steps]
+    assert [sizes["W0"] for what, _, sizes in device.calls if what == "run"] == [
+        w for _, w in steps
+    ]
