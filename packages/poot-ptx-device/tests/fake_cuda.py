@@ -53,7 +53,8 @@ class FakeCuda:
         self.graphs = {}
         self.images = {}
         self.cubins = []
-        self.live_graphs = 0
+        self.live_graphs = 0  # executable ones
+        self.live_recordings = 0
         self.clock = 0.0
         self._next = 0x7000_0000_0000
 
@@ -77,6 +78,8 @@ class FakeCuda:
                 left, code = self.failures[name]
                 if left == 0:
                     del self.failures[name]
+                    if name == "cuStreamEndCapture":  # it ends one that it refuses, too
+                        self.capturing = None
                     if isinstance(code, Exception):
                         raise code
                     return (getattr(real.CUresult, code), *[None] * 2)[:2]
@@ -286,7 +289,9 @@ class FakeCuda:
         self.capturing = []
 
     def _cuStreamEndCapture(self, stream):
+        assert self.capturing is not None
         found, self.capturing = self.capturing, None
+        self.live_recordings += 1
         return found
 
     def _cuGraphInstantiate(self, graph, flags):
@@ -294,7 +299,7 @@ class FakeCuda:
         return list(graph)
 
     def _cuGraphDestroy(self, graph):
-        return None
+        self.live_recordings -= 1
 
     def _cuGraphUpload(self, executable, stream):
         return None

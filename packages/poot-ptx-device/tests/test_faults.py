@@ -3,6 +3,7 @@
 import importlib
 import sys
 from dataclasses import replace
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -166,20 +167,58 @@ def test_a_lost_device_refuses_everything_after(device, kernels, fake):
     assert len(fake.calls) == before
 
 
-def test_a_step_that_dies_while_it_is_captured_ends_the_capture(device, kernels, fake):
+def doubled(device, kernels):
+    """Return a sequence that doubles 64 ones twice, and their buffer."""
     buffer = device.allocate(256, "x")
+    device.upload(buffer, np.ones(64, np.float32))
     launch = Launch(
         kernel=kernels["scale"],
         arguments=(SymbolArgument("T"), ScalarArgument(2.0, f32), BufferArgument(buffer)),
         grid=(GridDim(symbol="T", divisor=64),),
     )
-    step = device.prepare([launch] * 2)
-    fake.fail("cuLaunchKernelEx", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", after=1)
-    with pytest.raises(DeviceError, match="LAUNCH_OUT_OF_RESOURCES"):
+    return device.prepare([launch] * 2), buffer
+
+
+@pytest.mark.parametrize(
+    ("call", "after"),
+    [
+        ("cuStreamBeginCapture", 0),
+        ("cuLaunchKernelEx", 1),
+        ("cuStreamEndCapture", 0),
+        ("cuGraphInstantiate", 0),
+        ("cuGraphUpload", 0),
+    ],
+)
+def test_a_capture_that_fails_half_way_leaves_no_graph_behind(device, kernels, fake, call, after):
+    step, buffer = doubled(device, kernels)
+    fake.fail(call, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", after=after)
+    with pytest.raises(DeviceError, match=f"{call} answered CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"):
         device.capture(step, {"T": 64})
+    assert (fake.live_recordings, fake.live_graphs) == (0, 0)
     assert fake.capturing is None
-    device.run(step, {"T": 64})
-    assert len(fake.launches) == 2
+    device.run(step, {"T": 64})  # launch by launch
+    assert (device.download(buffer).view(np.float32) == 4).all()
+    device.capture(step, {"T": 64})
+    assert (fake.live_recordings, fake.live_graphs) == (0, 1)
+
+
+def test_the_oldest_of_too_many_graphs_goes(device, kernels, fake):
+    step, _ = doubled(device, kernels)
+    for count in range(1, 131):
+        device.capture(step, {"T": count})
+    assert (fake.live_recordings, fake.live_graphs) == (0, 128)
+    device.run(step, {"T": 1})
+    assert "cuGraphLaunch" not in fake.names()
+    device.run(step, {"T": 3})
+    assert fake.names()[-1] == "cuGraphLaunch"
+
+
+def test_another_thread_has_the_same_context(device, fake):
+    thread = Thread(target=lambda: device.allocate(64, "x").free())
+    before = fake.names().count("cuCtxSetCurrent")
+    thread.start()
+    thread.join()
+    assert fake.names().count("cuCtxSetCurrent") == before + 1
 
 
 def test_closing_gives_back_what_was_taken_in_order(fake, settings):

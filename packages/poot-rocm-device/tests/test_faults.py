@@ -177,11 +177,17 @@ def test_a_lost_device_refuses_everything_after(device, kernels, hip):
     assert len(hip.calls) == before
 
 
-def test_a_step_that_dies_while_it_is_captured_ends_the_capture(device, kernels, hip):
+@pytest.mark.parametrize(
+    ("call", "after"),
+    [("hipModuleLaunchKernel", 1), ("hipGraphInstantiateWithFlags", 0), ("hipGraphUpload", 0)],
+)
+def test_a_capture_that_fails_half_way_leaves_no_graph_behind(device, kernels, hip, call, after):
     step, buffer = step_of(device, kernels)
-    hip.fail("hipModuleLaunchKernel", "hipErrorLaunchOutOfResources", after=1)
+    hip.fail(call, "hipErrorLaunchOutOfResources", after=after)
     with pytest.raises(DeviceError, match="LaunchOutOfResources"):
         device.capture(step, {"T": 64})
+    assert not hip.live.get("graph")
+    assert not hip.live.get("executable")
     device.run(step, {"T": 64})
     assert (device.download(buffer).view(np.float32) == 4).all()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poot_core import DeviceError
-from poot_ptx_device._driver import Driver, DriverError
+from poot_executor.stream_device import DriverError, StreamDriver
 
 __all__ = ["MachineFacts", "open_machine"]
 
@@ -51,7 +51,7 @@ class MachineFacts:
     can_overlap: bool
 
 
-def open_machine(driver: Driver, wanted: str | None) -> MachineFacts:
+def open_machine(driver: StreamDriver, wanted: str | None) -> MachineFacts:
     """Return a GPU's facts; its context becomes current.
 
     Args:
@@ -97,7 +97,7 @@ def open_machine(driver: Driver, wanted: str | None) -> MachineFacts:
     )
 
 
-def _name(driver: Driver, number: int) -> str:
+def _name(driver: StreamDriver, number: int) -> str:
     device = driver.call("cuDeviceGet", number)
     return driver.call("cuDeviceGetName", 256, device).rstrip(b"\0").decode(errors="replace")
 

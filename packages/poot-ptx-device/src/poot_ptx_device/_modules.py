@@ -7,34 +7,18 @@ import hashlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
-from poot_core import CompileError
+from poot_core import CompileError, Target
+from poot_executor.stream_device import DriverError, StreamDriver, StreamKernel, refused_kernel
 from poot_kernel.compile import KernelCache, KernelPackage
-from poot_ptx_device._driver import Driver, DriverError
 from poot_ptx_device._machine import MachineFacts
 
-__all__ = ["ModuleLoader", "PtxKernel"]
+__all__ = ["ModuleLoader"]
 
 _LOG_BYTES = 16384
 _STATIC_SHARED = 48 * 1024  # a kernel that wants more has to say so
 _NO_LINKER = {"CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_JIT_COMPILER_NOT_FOUND", "ABSENT"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PtxKernel:
-    """A loaded kernel; implements ``poot_executor.KernelHandle``.
-
-    Attributes:
-        entry: Name of the function.
-        function: The driver's handle.
-        package: What a launch must know.
-    """
-
-    entry: str
-    function: Any = field(repr=False)
-    package: KernelPackage = field(repr=False)
 
 
 class ModuleLoader:
@@ -45,16 +29,19 @@ class ModuleLoader:
         cache: Where cubins are kept.
         facts: Of the machine: architecture, driver version (cubins of another are not taken), and
             the context, which is made current in threads that link.
+        target: Of the device.
     """
 
-    def __init__(self, driver: Driver, cache: KernelCache, facts: MachineFacts) -> None:
+    def __init__(
+        self, driver: StreamDriver, cache: KernelCache, facts: MachineFacts, target: Target
+    ) -> None:
         self._driver, self._cache, self._context = driver, cache, facts.context
-        self._arch, self._version = facts.arch, facts.driver_version
+        self._arch, self._version, self._target = facts.arch, facts.driver_version, target
         self._shared_bytes = facts.shared_bytes
         self._modules: list[Any] = []
         self.num_linked = 0
 
-    def load(self, packages: Sequence[KernelPackage]) -> list[PtxKernel]:
+    def load(self, packages: Sequence[KernelPackage]) -> list[StreamKernel]:
         """Return the kernels of packages, linking in parallel what the cache lacks.
 
         Raises:
@@ -103,7 +90,7 @@ class ModuleLoader:
                 return None
             raise self._refused(package, error, log) from error
 
-    def _load(self, package: KernelPackage, image: bytes | None) -> PtxKernel:
+    def _load(self, package: KernelPackage, image: bytes | None) -> StreamKernel:
         driver = self._driver
         try:
             try:
@@ -125,18 +112,18 @@ class ModuleLoader:
                 driver.call("cuFuncSetAttribute", function, limit, most)
         except DriverError as error:
             raise self._refused(package, error, b"") from error
-        return PtxKernel(entry=package.name, function=function, package=package)
+        return StreamKernel(entry=package.name, function=function, package=package)
 
     def _refused(self, package: KernelPackage, error: DriverError, log: bytes) -> CompileError:
-        text = package.code.decode(errors="replace")
-        path = self._cache.keep_failed(f"{package.name[:40]}-{self._key(package)[:12]}.ptx", text)
-        said = log.rstrip(b"\0").decode(errors="replace").strip()
-        where = "could not be kept" if path is None else f"is kept at {path}"
-        return CompileError(
-            f"the driver refuses kernel {package.name!r} for {self._arch} ({error.code})"
-            f"{': ' + said[:2000] if said else ''}; its PTX {where}",
-            target=f"ptx:{self._arch}",
-            path=None if path is None else str(path),
+        name = f"{package.name[:40]}-{self._key(package)[:12]}.ptx"
+        return refused_kernel(
+            self._cache,
+            self._target,
+            package,
+            error,
+            vendor=self._driver.dialect.vendor,
+            file=(name, package.code.decode(errors="replace")),
+            said=log.rstrip(b"\0").decode(errors="replace").strip(),
         )
 
     def close(self) -> None:

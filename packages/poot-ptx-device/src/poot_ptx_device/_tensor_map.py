@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from poot_core import DeviceError
-from poot_ptx_device._driver import Driver
+from poot_executor.stream_device import StreamDriver
 
 __all__ = ["MAP_BYTES", "MapEncoder", "aligned_words"]
 
@@ -37,7 +37,7 @@ class MapEncoder:
     so the function is taken from the driver by address.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: StreamDriver) -> None:
         self._driver = driver
         self._encode: Callable[..., int] | None = None
 

@@ -1,32 +1,49 @@
-"""HIP at the binding's edge: every call is checked, every failure is a typed error."""
+"""HIP at the binding's edge: how it spells what stream devices share."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any, NoReturn
+from typing import Any
 
 from poot_core import DeviceError
+from poot_executor.stream_device import Dialect, StreamDriver
 
-__all__ = ["Driver", "DriverError", "load_binding"]
+__all__ = ["Driver", "load_binding"]
 
-# After these the device answers nothing any more.
-_LOST = frozenset({
-    "hipErrorIllegalAddress", "hipErrorLaunchFailure", "hipErrorLaunchTimeOut", "hipErrorAssert",
-    "hipErrorECCNotCorrectable", "hipErrorContextIsDestroyed", "hipErrorDeinitialized",
-    "hipErrorUnknown", "hipErrorRuntimeOther", "hipErrorIllegalState", "hipErrorPriorLaunchFailure",
-})  # fmt: skip
-
-
-class DriverError(DeviceError):
-    """A call of HIP failed.
-
-    Attributes:
-        call: Name of the function.
-        code: Name of the result, such as ``hipErrorOutOfMemory``, or ``ABSENT``.
-    """
-
-    call: str
-    code: str
+_HIP = Dialect(
+    vendor="HIP",
+    install="is ROCm's HIP runtime installed?",
+    # After these the device answers nothing any more.
+    lost=frozenset({
+        "hipErrorIllegalAddress", "hipErrorLaunchFailure", "hipErrorLaunchTimeOut", "hipErrorAssert",
+        "hipErrorECCNotCorrectable", "hipErrorContextIsDestroyed", "hipErrorDeinitialized",
+        "hipErrorUnknown", "hipErrorRuntimeOther", "hipErrorIllegalState", "hipErrorPriorLaunchFailure",
+    }),
+    no_memory="hipErrorOutOfMemory",
+    allocate="hipMalloc",
+    free="hipFree",
+    memory_info="hipMemGetInfo",
+    fill="hipMemsetAsync",
+    copy_in="hipMemcpyHtoDAsync",
+    copy_out="hipMemcpyDtoHAsync",
+    pin="hipHostMalloc",
+    unpin="hipHostFree",
+    create_stream="hipStreamCreateWithFlags",
+    destroy_stream="hipStreamDestroy",
+    synchronize="hipStreamSynchronize",
+    create_event="hipEventCreateWithFlags",
+    destroy_event="hipEventDestroy",
+    record="hipEventRecord",
+    await_event="hipEventSynchronize",
+    elapsed_ms="hipEventElapsedTime",
+    begin_capture="hipStreamBeginCapture",
+    end_capture="hipStreamEndCapture",
+    instantiate="hipGraphInstantiateWithFlags",
+    destroy_graph="hipGraphDestroy",
+    upload_graph="hipGraphUpload",
+    launch_graph="hipGraphLaunch",
+    destroy_executable="hipGraphExecDestroy",
+)  # fmt: skip
 
 
 def load_binding() -> Any:
@@ -44,50 +61,14 @@ def load_binding() -> Any:
         ) from error
 
 
-class Driver:
+class Driver(StreamDriver):
     """Calls functions of HIP and raises what they answer.
 
-    Attributes:
-        binding: The module ``hip.hip``, or what stands in for it.
-        lost: The code of the error that ended the device, or an empty string.
+    Args:
+        binding: What stands in for the module ``hip.hip``.
     """
 
     def __init__(self, binding: Any | None = None) -> None:
-        self.binding: Any = load_binding() if binding is None else binding
-        self.lost = ""
-        self._success = self.binding.hipError_t.hipSuccess
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        """Return a call's value, a tuple of them, or None.
-
-        Raises:
-            DriverError: With ``call`` and ``code``.
-            DeviceError: If the device was lost before.
-        """
-        if self.lost:
-            raise DeviceError(
-                f"the device was lost ({self.lost}); open it again, in a new process if that fails"
-            )
-        try:
-            result = getattr(self.binding, name)(*arguments)
-        except RuntimeError as error:  # libamdhip64 or a function of it is absent
-            raise DriverError(
-                f"{name} is not available: {error}; is ROCm's HIP runtime installed?",
-                call=name,
-                code="ABSENT",
-            ) from error
-        if result[0] != self._success:
-            self._fail(name, result[0])
-        return None if len(result) == 1 else result[1] if len(result) == 2 else result[1:]
-
-    def _fail(self, name: str, code: Any) -> NoReturn:
-        label = str(getattr(code, "name", code))
-        if label in _LOST:
-            self.lost = label
-            raise DriverError(
-                f"the device was lost: {name} answered {label}; nothing it held can be read any "
-                "more, open it again",
-                call=name,
-                code=label,
-            )
-        raise DriverError(f"{name} answered {label}", call=name, code=label)
+        found: Any = load_binding() if binding is None else binding
+        mode = found.hipStreamCaptureMode.hipStreamCaptureModeThreadLocal
+        super().__init__(found, _HIP, success=found.hipError_t.hipSuccess, capture_mode=mode)

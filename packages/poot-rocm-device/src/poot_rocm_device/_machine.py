@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from poot_core import DeviceError, UnsupportedError
+from poot_executor.stream_device import DriverError, StreamDriver
 from poot_kernel.targets.amdgcn import wave_size
-from poot_rocm_device._driver import Driver, DriverError
 
 __all__ = ["MachineFacts", "open_machine"]
 
@@ -46,7 +46,7 @@ class MachineFacts:
     version: int
 
 
-def open_machine(driver: Driver, wanted: str | None) -> MachineFacts:
+def open_machine(driver: StreamDriver, wanted: str | None) -> MachineFacts:
     """Return the facts of a GPU, which becomes the thread's current device.
 
     Args:

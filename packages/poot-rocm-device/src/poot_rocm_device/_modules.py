@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from poot_core import CompileError
+from poot_core import CompileError, Target
+from poot_executor.stream_device import DriverError, StreamDriver, StreamKernel, refused_kernel
 from poot_kernel.compile import KernelCache, KernelPackage
-from poot_rocm_device._driver import Driver, DriverError
 from poot_rocm_device._linker import Linker
 
-__all__ = ["ModuleLoader", "RocmKernel"]
+__all__ = ["ModuleLoader"]
 
 _KIND = "code-object"
 _ELF = b"\x7fELF"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RocmKernel:
-    """A loaded kernel; implements ``poot_executor.KernelHandle``.
-
-    Attributes:
-        entry: Name of the function.
-        function: HIP's handle.
-        package: What a launch must know.
-    """
-
-    entry: str
-    function: Any = field(repr=False)
-    package: KernelPackage = field(repr=False)
 
 
 class ModuleLoader:
@@ -40,14 +24,17 @@ class ModuleLoader:
         driver: HIP.
         cache: Where linked code objects are kept.
         linker: What links.
-        arch: Architecture of the device, such as ``gfx1100``.
+        target: Of the device.
     """
 
-    def __init__(self, driver: Driver, cache: KernelCache, linker: Linker, arch: str) -> None:
-        self._driver, self._cache, self._linker, self._arch = driver, cache, linker, arch
+    def __init__(
+        self, driver: StreamDriver, cache: KernelCache, linker: Linker, target: Target
+    ) -> None:
+        self._driver, self._cache, self._linker = driver, cache, linker
+        self._target, self._arch = target, target.arch
         self._modules: list[Any] = []
 
-    def load(self, packages: Sequence[KernelPackage]) -> list[RocmKernel]:
+    def load(self, packages: Sequence[KernelPackage]) -> list[StreamKernel]:
         """Return the kernels of packages.
 
         Raises:
@@ -67,7 +54,7 @@ class ModuleLoader:
             self._cache.put(_KIND, key, found)
         return found
 
-    def _load(self, package: KernelPackage) -> RocmKernel:
+    def _load(self, package: KernelPackage) -> StreamKernel:
         driver = self._driver
         if not package.code.startswith(_ELF):
             raise CompileError(
@@ -85,17 +72,17 @@ class ModuleLoader:
             function = driver.call("hipModuleGetFunction", module, package.name.encode())
         except DriverError as error:
             raise self._refused(package, error) from error
-        return RocmKernel(entry=package.name, function=function, package=package)
+        return StreamKernel(entry=package.name, function=function, package=package)
 
     def _refused(self, package: KernelPackage, error: DriverError) -> CompileError:
-        name = f"{package.name[:40]}-{self._key(package)[:12]}.o.hex"
-        path = self._cache.keep_failed(name, package.code.hex())
-        where = "could not be kept" if path is None else f"is kept at {path} (in hexadecimal)"
-        return CompileError(
-            f"HIP refuses kernel {package.name!r} for {self._arch} ({error.call} answered "
-            f"{error.code}); its object {where}",
-            target=f"rocm:{self._arch}",
-            path=None if path is None else str(path),
+        name = f"{package.name[:40]}-{self._key(package)[:12]}.o.hex"  # in hexadecimal
+        return refused_kernel(
+            self._cache,
+            self._target,
+            package,
+            error,
+            vendor=self._driver.dialect.vendor,
+            file=(name, package.code.hex()),
         )
 
     def close(self) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from poot_core import i64, u32
-from poot_executor import BufferArgument, GridDim, Launch, ScalarArgument
+from poot_executor._device import BufferArgument, Device, GridDim, Launch, ScalarArgument
 from poot_kernel import IRBuilder, KernelFunction, compile_kernels
-from poot_kernel.compile import CompiledObject
-
-if TYPE_CHECKING:
-    from poot_ptx_device._device import PtxDevice
+from poot_kernel.compile import CompileService
 
 __all__ = ["probe_launch", "read_kernel"]
 
@@ -42,11 +39,7 @@ def read_kernel() -> KernelFunction:
     return b.finish()
 
 
-def _compiled(device: PtxDevice) -> list[CompiledObject]:
-    return compile_kernels([read_kernel()], device.target, device.service, device.caps)
-
-
-def probe_launch(device: PtxDevice, nbytes: int) -> tuple[Launch, int]:
+def probe_launch(device: Device, service: CompileService, nbytes: int) -> tuple[Launch, int]:
     """Return a launch that reads random data, and how many bytes."""
     groups = device.caps.num_workers * _WAVES
     turns = max(1, -(-nbytes // (groups * _TURN_BYTES)))
@@ -57,7 +50,7 @@ def probe_launch(device: PtxDevice, nbytes: int) -> tuple[Launch, int]:
         part = block.view(np.uint8)[: min(block.nbytes, size - start)]
         device.upload(source, part, start)
     target = device.allocate(4 * groups, "read probe result")
-    (kernels,) = device.load(_compiled(device))
+    (kernels,) = device.load(compile_kernels([read_kernel()], device.target, service, device.caps))
     launch = Launch(
         kernel=kernels["read"],
         arguments=(
