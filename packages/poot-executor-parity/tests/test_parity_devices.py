@@ -1,7 +1,4 @@
-"""The table on the host CPU, all but some of each group slow; these few on every other device too.
-
-A device's own package runs the whole table in its lane.
-"""
+"""The whole table on every device; on the host all but some of each group are slow."""
 
 from __future__ import annotations
 
@@ -26,24 +23,20 @@ QUICK = {
     "attention/sinks",
     "attention f16/groups of 3",
 }
-# Devices that the planner lowers for; one that joins runs these cases in its lane.
-PLANNED: tuple[str, ...] = ()
-DEVICE_PARAMETERS = [p for p in device_parameters("cpu") if p.id in {"cpu", *PLANNED}]
-QUICK_CASES = [pytest.param(case, id=case.name) for case in CASES if case.name in QUICK]
-OTHER_CASES = [
-    pytest.param(case, id=case.name, marks=pytest.mark.slow)
+ALL_CASES = [pytest.param(case, id=case.name) for case in CASES]
+HOST_CASES = [
+    pytest.param(case, id=case.name, marks=() if case.name in QUICK else pytest.mark.slow)
     for case in CASES
-    if case.name not in QUICK
 ]
 
 
-@pytest.mark.parametrize("device", DEVICE_PARAMETERS)
-@pytest.mark.parametrize("case", QUICK_CASES)
+@pytest.mark.parametrize("device", device_parameters())
+@pytest.mark.parametrize("case", ALL_CASES)
 def test_kernels_of_the_device_equal_the_oracle(case, device):
     check(case, device)
 
 
-@pytest.mark.parametrize("case", OTHER_CASES)
+@pytest.mark.parametrize("case", HOST_CASES)
 def test_kernels_of_the_host_equal_the_oracle(case):
     check(case, "cpu")
 

@@ -152,6 +152,29 @@ def test_grids_have_three_axes_and_tell_their_extents(device):
     np.testing.assert_array_equal(found, (i * 100 + j * 10 + k) * 1000 + 4)
 
 
+def test_widened_integers_compare_with_literals(device):
+    """What indices from memory are checked by; some drivers get it wrong at 64 bits."""
+    b = IRBuilder("order", level="lane", grid=["n"], workgroup_size=32)
+    x, y = b.array("x", i32, ["n"]), b.array("y", i32, ["n", 6], access="w")
+    b.scalar("n")
+    row = b.workgroup_id()
+    wide, five = b.convert(b.load(x, row), i64), b.constant(5, i64)
+    found = [b.compare(name, wide, five) for name in ("lt", "le", "gt", "ge")]
+    found += [b.compare("lt", wide, 0), b.compare("gt", five, wide)]
+    for column, value in enumerate(found):
+        b.store(y, [row, column], b.convert(value, i32))
+    values = np.array([3, 5, 6, -1, -(1 << 31), (1 << 31) - 1], np.int32)
+    kernel = load(device, b.finish())
+    source, target = device.allocate(values.nbytes, "x"), device.allocate(4 * 36, "y")
+    device.upload(source, values)
+    arguments = (BufferArgument(source), BufferArgument(target), ScalarArgument(6, i64))
+    launch = Launch(kernel=kernel, arguments=arguments, grid=(GridDim(coefficient=6),))
+    device.run(device.prepare([launch]), {})
+    expected = [values < 5, values <= 5, values > 5, values >= 5, values < 0, values < 5]
+    found = device.download(target).view(np.int32).reshape(6, 6)
+    np.testing.assert_array_equal(found.T, np.array(expected, np.int32))
+
+
 def test_wrong_argument_counts_and_grids_are_refused(device):
     kernel = load(device, scale_kernel())
     x = device.allocate(64, "x")

@@ -80,6 +80,23 @@ def test_a_system_without_drivers_is_refused():
 
 
 @pytest.mark.device
+def test_opening_says_nothing_where_there_is_no_display_server():
+    code = (
+        "import os\n"
+        "from poot_core import Settings\n"
+        "from poot_wgpu_device import open_device\n"
+        "open_device(Settings()).close()\n"
+        "assert 'NODEVICE_SELECT' not in os.environ\n"
+    )
+    away = ("XDG_RUNTIME_DIR", "WAYLAND_DISPLAY", "DISPLAY", "NODEVICE_SELECT")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120,
+        env={name: value for name, value in os.environ.items() if name not in away},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.device
 def test_it_runs_without_llvmlite(device, tmp_path):
     code = (
         "import sys\n"

@@ -4,9 +4,9 @@ from poot_executor_parity._attention import ATTENTION_CASES
 from poot_executor_parity._case import Case, Context
 from poot_executor_parity._products import PRODUCT_CASES
 from poot_executor_parity._rows import ROW_CASES
-from poot_executor_parity._run import Outcome, run_case
+from poot_executor_parity._run import Outcome, open_case, run_case, step_inputs
 
-__all__ = ["CASES", "Case", "Context", "Outcome", "run_case"]
+__all__ = ["CASES", "Case", "Context", "Outcome", "open_case", "run_case", "step_inputs"]
 
 CASES: tuple[Case, ...] = (*ROW_CASES, *PRODUCT_CASES, *ATTENTION_CASES)
-"""Every case by unique name; a device's package runs them all in its tests."""
+"""Every case by unique name; each device runs them all in its lane."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from poot_executor_parity._case import Case, Context, RandomWeights
 from poot_graph_ir import Builder, ElementType, Graph, TraceOptions, Tracer, graph_hash, ops
 from poot_quant import random_blocks
 
-__all__ = ["Outcome", "run_case"]
+__all__ = ["Outcome", "open_case", "run_case", "step_inputs"]
 
 _VOCAB = 64
 _OPTIONS = EngineOptions(
@@ -22,7 +23,6 @@ _OPTIONS = EngineOptions(
     block_size=16,
     num_blocks=160,
 )
-_BLOCKS = _OPTIONS.max_blocks_per_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,27 +49,14 @@ def run_case(case: Case, backend: str, settings: Settings) -> Outcome:
     Raises:
         UnsupportedError: If the backend does not cover the graph.
     """
-    weights = RandomWeights()
-
-    def trace(options: TraceOptions) -> Graph:
-        return _trace(case, weights, options)
-
-    # Traced here once in any case: with a planned program in the cache no engine would, and the
-    # weights are made when they are declared.
-    graph = trace(TraceOptions(max_blocks_per_row=_BLOCKS))
-    width = dict(graph.outputs)["logits"].shape[-1]
-    assert isinstance(width, int)
-    key = f"parity {case.name} {graph_hash(graph)}"
-    options = replace(_OPTIONS, precision=case.precision)
     engines: list[Engine] = []
     try:
         for name in (backend, "oracle"):
-            chosen = replace(options, backend=name)
-            engines.append(open_engine(trace, key, weights, width, chosen, settings))
+            engines.append(open_case(case, name, settings))
         worst = 0.0
         computed = [0] * _OPTIONS.max_sequences
         for counts in case.steps:
-            step = _step(counts, computed)
+            step = step_inputs(counts, computed)
             got, expected = (_logits(engine, step) for engine in engines)
             scale = float(np.sqrt(np.mean(np.square(expected, dtype=np.float64)))) or 1.0
             worst = float(np.maximum(worst, np.abs(got - expected).max() / scale))
@@ -77,6 +64,29 @@ def run_case(case: Case, backend: str, settings: Settings) -> Outcome:
         for engine in engines:
             engine.close()
     return Outcome(error=worst, tolerance=case.tolerance)
+
+
+def open_case(
+    case: Case, backend: str, settings: Settings, options: EngineOptions = _OPTIONS
+) -> Engine:
+    """Return an engine that runs a case's graph; the case's precision overrides the options'.
+
+    Raises:
+        UnsupportedError: If the backend does not cover the graph.
+    """
+    weights = RandomWeights()
+
+    def trace(traced: TraceOptions) -> Graph:
+        return _trace(case, weights, traced)
+
+    # Traced here once in any case: with a planned program in the cache no engine would, and the
+    # weights are made when they are declared.
+    graph = trace(TraceOptions(max_blocks_per_row=options.max_blocks_per_row))
+    width = dict(graph.outputs)["logits"].shape[-1]
+    assert isinstance(width, int)
+    key = f"parity {case.name} {graph_hash(graph)}"
+    chosen = replace(options, precision=case.precision, backend=backend)
+    return open_engine(trace, key, weights, width, chosen, settings)
 
 
 def _logits(engine: Engine, step: StepInputs) -> np.ndarray:
@@ -107,17 +117,25 @@ def _trace(case: Case, weights: RandomWeights, options: TraceOptions) -> Graph:
     return builder.finish()
 
 
-def _step(counts: tuple[int, ...], computed: list[int]) -> StepInputs:
-    """Return the step that computes further tokens of each row; wants them all."""
-    size = _OPTIONS.block_size
+def step_inputs(
+    counts: Sequence[int], computed: list[int], options: EngineOptions = _OPTIONS
+) -> StepInputs:
+    """Return the step that computes further tokens of each row and wants the logits of all.
+
+    Args:
+        counts: How many tokens of each row.
+        computed: How many tokens of each row are computed already; raised by ``counts``.
+        options: Of the engine. A token's id, and where its key lies, follow from row and position.
+    """
+    size, blocks = options.block_size, options.max_blocks_per_row
     positions: list[int] = []
     rows: list[int] = []
     for row, count in enumerate(counts):
         positions += range(computed[row], computed[row] + count)
         rows += [row] * count
         computed[row] += count
-    tables = np.arange(len(counts) * _BLOCKS, dtype=np.int32)
-    tables = tables[::-1].reshape(len(counts), _BLOCKS).copy()
+    tables = np.arange(len(counts) * blocks, dtype=np.int32)
+    tables = tables[::-1].reshape(len(counts), blocks).copy()
     position, row = np.array(positions, np.int32), np.array(rows, np.int32)
     slots = tables[row, position // size] * size + position % size
     # Equal for equal rows and positions, whatever the step.

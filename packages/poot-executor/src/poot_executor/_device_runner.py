@@ -292,7 +292,9 @@ class _HostMemory:
 
     def take_faults(self, symbol: str, rows: int) -> Int32 | None:
         flags = self._status[symbol][:rows]
-        if self._staging is not None:
+        if self._staging is None:
+            self._device.synchronize()  # kernels of the step may still be setting them
+        else:
             offset = self._offsets["status", symbol]
             flags = self._device.download(self._buffer, offset, 4 * rows).view(np.int32)
         if not flags.any():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +18,7 @@ _KINDS = {1: "discrete GPU", 2: "integrated GPU", 3: "software", 4: "unknown"}
 _BACKENDS = {2: "WebGPU", 3: "D3D11", 4: "D3D12", 5: "Metal", 6: "Vulkan", 7: "OpenGL",
              8: "OpenGL ES"}  # fmt: skip
 _ONE_SIZE = {0x10DE: "NVIDIA", 0x106B: "Apple", 0x13B5: "Arm"}
+_NO_DEVICE_SELECT = "NODEVICE_SELECT"
 _ORDER = ("discrete GPU", "integrated GPU", "unknown", "software")
 
 
@@ -63,6 +66,24 @@ class AdapterFacts:
         return f"{self.name} ({self.kind}, {self.backend})"
 
 
+@contextmanager
+def _without_mesa_device_select() -> Iterator[None]:
+    """Keep Mesa's implicit layer out of the instance that is made inside.
+
+    It asks the display server which GPU to list first, and complains on stderr where there is none;
+    adapters are ordered here by what they are.
+    """
+    before = os.environ.get(_NO_DEVICE_SELECT)
+    os.environ[_NO_DEVICE_SELECT] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_NO_DEVICE_SELECT]
+        else:
+            os.environ[_NO_DEVICE_SELECT] = before
+
+
 @functools.cache
 def _instance() -> Any:
     """Return the one instance of this process; OpenGL is left out, it has no subgroups."""
@@ -73,7 +94,8 @@ def _instance() -> Any:
     extras.backends = Flags.PRIMARY_BACKENDS
     descriptor = ffi.new("WGPUInstanceDescriptor *")
     descriptor.nextInChain = ffi.cast("WGPUChainedStruct *", extras)
-    found = lib.wgpuCreateInstance(descriptor)
+    with _without_mesa_device_select():
+        found = lib.wgpuCreateInstance(descriptor)
     if found == ffi.NULL:
         raise DeviceError("wgpu-native gives no instance on this system")
     return found

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
-from poot_core import DType, UnsupportedError, bf16, boolean, f16, f32, i64, u32, u64
+from poot_core import DType, UnsupportedError, bf16, boolean, f16, f32, i32, i64, u32, u64
 from poot_kernel.targets.common.machine import Register, SpaceName, kind_of
 from poot_kernel.targets.common.products import AtomMachine, dot_atoms
 from poot_kernel.targets.spirv.module import STORAGE, SpirvModule
@@ -57,6 +57,7 @@ class SpirvMachine(AtomMachine):
         self.extended = m.fresh()
         self.shared = m.fresh()
         self._builtins: dict[str, int] = {}
+        self._widened: dict[str, Register] = {}  # sign-extended integers, and from what
         m.emit("ExtInstImport", self.extended, "GLSL.std.450", section="imports")
         for capability in (1, 11, 5345, 5347):  # Shader, Int64, memory model, addresses
             m.once("Capability", "capabilities", capability)
@@ -181,13 +182,27 @@ class SpirvMachine(AtomMachine):
         return total
 
     def compare(self, name: str, a: Register, b: Register) -> Register:
-        """Return a comparison."""
+        """Return a comparison; of a widened integer with a literal, at the width it came from.
+
+        Mesa 22.3 gets the order of a sign-extended integer and a 64-bit literal wrong.
+        """
+        if name in _ORDER:
+            a, b = self._narrowed(a, b), self._narrowed(b, a)
         is_float = a.dtype is f32
         if name in _ORDER:
             prefix = "FOrd" if is_float else "S" if a.dtype.kind == "int" else "U"
             return self.emit(prefix + _ORDER[name], boolean, a, b)
         opcode = {"eq": ("IEqual", "FOrdEqual"), "ne": ("INotEqual", "FUnordNotEqual")}[name]
         return self.emit(opcode[is_float], boolean, a, b)
+
+    def _narrowed(self, x: Register, other: Register) -> Register:
+        """Return x as 32 bits where x and other are a widened integer and a literal that fits."""
+        literal = x.literal if x.literal is not None else other.literal
+        if literal is None or not -(1 << 31) <= literal < 1 << 31:
+            return x
+        if x.literal is not None:
+            return self.constant(literal, i32) if other.code in self._widened else x
+        return self._widened.get(x.code, x)
 
     def select(self, condition: Register, a: Register, b: Register) -> Register:
         """Return a or b."""
@@ -224,7 +239,12 @@ class SpirvMachine(AtomMachine):
             return self.emit("ConvertFToS" if is_signed else "ConvertFToU", dtype, x)
         if source == target:
             return self.reinterpret(x, dtype)
-        return self.emit("SConvert" if is_signed and target == "long" else "UConvert", dtype, x)
+        if not is_signed or target != "long":
+            return self.emit("UConvert", dtype, x)
+        found = self.emit("SConvert", dtype, x)
+        if dtype.kind == "int":
+            self._widened[found.code] = x
+        return found
 
     def _to_bf16(self, x: Register) -> Register:
         """Round to nearest even on the bits; a NaN stays one."""

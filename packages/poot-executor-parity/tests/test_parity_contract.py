@@ -1,0 +1,174 @@
+"""What every device promises beside right numbers, on engines of small graphs.
+
+Replay equals eager bit for bit, a row's bits depend on nothing else in its step, an index that leaves
+its range costs that row alone, NaNs stay where they are, and the smallest and the largest steps run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from poot_core import DeviceError, Settings, ShapeError, bf16
+from poot_executor import Engine, EngineOptions
+from poot_executor_parity import CASES, Case, Context, open_case, step_inputs
+from poot_graph_ir import Tracer, ops
+from poot_test_util import device_parameters
+
+OPTIONS = EngineOptions(
+    context_tokens=640, max_sequences=4, max_step_tokens=320, block_size=16, num_blocks=160
+)
+BY_NAME = {case.name: case for case in CASES}
+# Attention in one split and in several, products of plain and packed weights.
+INVARIANT = ("attention/rotary", "attention f16/groups of 3", "product auto/bf16",
+             "product auto/Q4_K", "product/Q8_0")  # fmt: skip
+devices = pytest.mark.parametrize("device", device_parameters("cpu"))
+
+
+@contextmanager
+def opened(case: Case, device: str, options: EngineOptions = OPTIONS) -> Iterator[Engine]:
+    with closing(open_case(case, device, Settings.from_environment(), options)) as engine:
+        yield engine
+
+
+def logits_of(engine: Engine, counts, computed):
+    """Run a step and return its logits, one array a row of the step."""
+    engine.forward(step_inputs(counts, computed, OPTIONS))
+    assert engine.step_faults() == {}
+    return np.split(engine.logits().copy(), np.cumsum(counts)[:-1])
+
+
+@devices
+@pytest.mark.parametrize("name", ["attention/rotary", "product auto/bf16", "reduce/softmax"])
+def test_replay_gives_the_bits_of_the_first_run(device: str, name: str) -> None:
+    with opened(BY_NAME[name], device) as engine:
+        logits_of(engine, (30, 5, 300 - 35), [0, 0, 0])
+        before = [30, 5, 265]
+        # The same decode step again and again: eager, then recorded, then replayed; once more after
+        # another step, and its neighbours in size in between.
+        found = [logits_of(engine, (1, 1, 1), list(before)) for _ in range(4)]
+        logits_of(engine, (1, 1, 0), list(before))
+        found.append(logits_of(engine, (1, 1, 1), list(before)))
+    assert np.isfinite(found[0]).all()
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
+@devices
+@pytest.mark.parametrize("name", INVARIANT)
+def test_a_rows_bits_depend_on_no_batch_and_no_chunk(device: str, name: str) -> None:
+    """Row 0 whole; in pieces; token by token at the end; beside others, long and short."""
+    length = 277
+    with opened(BY_NAME[name], device) as engine:
+        (whole,) = logits_of(engine, (length,), [0])
+        for pieces in ((7, 1, 32, 200, 37), (271, 1, 1, 1, 1, 1, 1), (64, 65, 128, 20)):
+            computed, found = [0], []
+            for piece in pieces:
+                found += logits_of(engine, (piece,), computed)
+            np.testing.assert_array_equal(np.concatenate(found), whole)
+        computed, found = [0, 0, 0, 0], []
+        for counts in ((250, 1, 40, 9), (1, 1, 1, 1), (1, 30, 1, 260), (1, 1, 1, 1), (24, 1, 1, 1)):
+            found.append(logits_of(engine, counts, computed)[0])
+        np.testing.assert_array_equal(np.concatenate(found), whole)
+
+
+@devices
+def test_an_index_out_of_range_fails_its_row_alone(device: str) -> None:
+    with opened(BY_NAME["attention/rotary"], device) as engine:
+        expected = logits_of(engine, (5, 9, 4), [0, 0, 0])
+        for wrong in (64, 1 << 30, -1):
+            step = step_inputs((5, 9, 4), [0, 0, 0], OPTIONS)
+            ids = step.token_ids.copy()
+            ids[5 + 3] = wrong
+            engine.forward(replace(step, token_ids=ids))
+            assert set(engine.step_faults()) == {1}
+            found = np.split(engine.logits().copy(), [5, 14])
+            np.testing.assert_array_equal(found[0], expected[0])
+            np.testing.assert_array_equal(found[2], expected[2])
+        slots = step_inputs((5, 9, 4), [0, 0, 0], OPTIONS)
+        mapped = slots.slot_mapping.copy()
+        mapped[0] = 1 << 20
+        engine.forward(replace(slots, slot_mapping=mapped))
+        assert set(engine.step_faults()) == {0}
+        again = logits_of(engine, (5, 9, 4), [0, 0, 0])
+    for one, other in zip(again, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def _with_nans(c: Context) -> Tracer:
+    """0 times infinity in every second column, where an element is below 0."""
+    factors = np.where(np.arange(64) % 2, np.inf, 1).astype(np.float32)
+    return ops.maximum(c.x, 0.0) * c.builder.literal(factors) + 1.0
+
+
+@devices
+def test_a_nan_stays_where_it_arises(device: str) -> None:
+    case = Case(name="contract/NaN", build=_with_nans)
+    found = []
+    for backend in (device, "oracle"):
+        with opened(case, backend) as engine:
+            found.append(np.concatenate(logits_of(engine, (9, 1), [0, 0])))
+    here, there = found
+    assert np.isnan(there[:, 1::2]).any()
+    assert np.isposinf(there[:, 1::2]).any()
+    assert np.isfinite(there[:, ::2]).all()
+    np.testing.assert_allclose(here, there, atol=1e-6, rtol=0)  # NaN equals NaN, inf equals inf
+
+
+@devices
+def test_steps_that_want_no_logits_and_odd_sizes(device: str) -> None:
+    with opened(BY_NAME["attention/plain"], device) as engine:
+        step = step_inputs((31, 7), [0, 0], OPTIONS)
+        engine.forward(replace(step, logit_positions=np.zeros(0, np.int32)))
+        assert engine.logits().shape == (0, 64)
+        assert engine.greedy().shape == (0,)
+        some = np.array([37, 0, 5], np.int32)  # in any order
+        engine.forward(replace(step, logit_positions=some))
+        part = engine.logits().copy()
+        engine.forward(step)
+        np.testing.assert_array_equal(part, engine.logits()[some])
+        empty = np.zeros(0, np.int32)
+        with pytest.raises(ShapeError, match="a step of 0 tokens"):
+            engine.forward(replace(step, token_ids=empty, positions=empty, rows=empty))
+        for odd in (1, 3, 13, 63, 65, 127, 319, 320):
+            (found,) = logits_of(engine, (odd,), [0])
+            assert np.isfinite(found).all()
+
+
+def _doubled(c: Context) -> Tracer:
+    return c.x * ops.linear(c.x, c.declare("w", (8, 8), bf16))
+
+
+def run_large(device: str, tokens: int) -> None:
+    """Run a step of many tokens, a workgroup or more for each, and compare it to the oracle."""
+    options = EngineOptions(
+        context_tokens=tokens, max_sequences=1, max_step_tokens=tokens, block_size=16,
+        num_blocks=-(-tokens // 16),
+    )  # fmt: skip
+    found = []
+    for backend in (device, "oracle"):
+        with opened(
+            Case(name="contract/large", build=_doubled, width=8), backend, options
+        ) as engine:
+            engine.forward(step_inputs((tokens,), [0], options))
+            found.append(engine.logits().copy())
+    assert found[0].shape == (tokens, 8)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4, rtol=0)
+
+
+@devices
+def test_the_largest_grid_that_every_device_takes(device: str) -> None:
+    run_large(device, 65535)
+
+
+@devices
+def test_a_larger_grid_runs_or_is_refused_with_what_to_lower(device: str) -> None:
+    try:
+        run_large(device, 70_000)
+    except (DeviceError, ShapeError) as error:
+        assert re.search(r"grid of \(70000.*lower", error.message)  # noqa: PT017
