@@ -6,10 +6,12 @@ its range costs that row alone, NaNs stay where they are, and the smallest and t
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from poot_core import DeviceError, Settings, ShapeError, bf16
 from poot_executor import Engine, EngineOptions
 from poot_executor_parity import CASES, Case, Context, open_case, step_inputs
 from poot_graph_ir import Tracer, ops
+from poot_quant import FORMATS
 from poot_test_util import device_parameters
 
 OPTIONS = EngineOptions(
@@ -172,3 +175,62 @@ def test_a_larger_grid_runs_or_is_refused_with_what_to_lower(device: str) -> Non
         run_large(device, 70_000)
     except (DeviceError, ShapeError) as error:
         assert re.search(r"grid of \(70000.*lower", error.message)  # noqa: PT017
+
+
+def _memory_case() -> Case:
+    """Attention, and two products whose weights and intermediates are larger than any padding."""
+
+    def build(c: Context) -> Tracer:
+        mixed = BY_NAME["attention/plain"].build(c)
+        wide = ops.gelu(ops.linear(mixed, c.declare("up", (8192, 64), bf16)))
+        return ops.linear(wide, c.declare("down", (64, 8192), FORMATS["Q8_0"]))
+
+    return Case(name="contract/memory", build=build)
+
+
+class _Held:
+    """Counts the bytes of the buffers that a device has given and not got back."""
+
+    def __init__(self) -> None:
+        self.bytes: dict[int, int] = {}
+
+    def watch(self, device: Any) -> None:
+        allocate = device.allocate
+
+        def counted(nbytes: int, label: str) -> Any:
+            buffer = allocate(nbytes, label)
+            number, free = len(self.bytes), buffer.free
+            self.bytes[number] = buffer.nbytes
+
+            def freed() -> None:
+                self.bytes[number] = 0
+                free()
+
+            buffer.free = freed
+            return buffer
+
+        device.allocate = counted
+
+
+@devices
+def test_memory_is_what_the_plan_says(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights once as they are stored, states, and the workspace of 64 rows; nothing else of size."""
+    held, case = _Held(), _memory_case()
+    options = replace(OPTIONS, max_sequences=64, max_step_tokens=64)
+    backends = importlib.import_module("poot_executor._backends")
+    really_open = backends.open_backend
+
+    def open_and_watch(*arguments: Any) -> Any:
+        opened = really_open(*arguments)
+        held.watch(opened.device)
+        return opened
+
+    monkeypatch.setattr(backends, "open_backend", open_and_watch)
+    with opened(case, device, options) as engine:
+        info = engine.info
+        stored = 2 * 8192 * 64 + 34 * 8192 * 64 // 32 + 4 * 64 * (64 + 64 + 32 + 32)
+        forecast = info.weight_bytes + info.state_bytes + info.workspace_bytes
+        assert info.weight_bytes == pytest.approx(stored, rel=0.05)
+        assert info.state_bytes == 2 * 160 * 16 * 2 * 16 * 4
+        assert info.workspace_bytes > 4 * 64 * 8192
+        assert sum(held.bytes.values()) == pytest.approx(forecast, rel=0.05)

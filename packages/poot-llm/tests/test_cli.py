@@ -1,5 +1,6 @@
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -166,6 +167,18 @@ def test_bench_prints_exactly_its_figures(opener, capsys, monkeypatch) -> None:
     assert (code, "need 801" in err.splitlines()[-1]) == (1, True)
     code, out, _ = run(capsys, "bench", "m", "--prefill", "9", "--decode", "3", "--repeat", "1")
     assert "decode_tok_s" in out
+    assert re.search(r"workspace at R = \d+, MB +[\d.]+ \+ [\d.]+ \+ [\d.]+", out)
+    assert re.search(r"recorded ahead, seconds +0, ", out)
+    left = 5
+
+    def capture_ahead() -> bool:
+        nonlocal left
+        left -= 1
+        return left >= 0
+
+    opener.engine.capture_ahead = capture_ahead
+    code, out, _ = run(capsys, "bench", "m", "--prefill", "9", "--decode", "3", "--repeat", "1")
+    assert re.search(r"recorded ahead, seconds +5, ", out)
 
 
 def test_a_conversation_in_the_terminal(opener, capsys, monkeypatch) -> None:

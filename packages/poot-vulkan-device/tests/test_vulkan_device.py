@@ -112,14 +112,14 @@ def test_sequences_run_and_replay_with_other_sizes(device):
 
 def test_more_sizes_than_recordings_are_kept(device):
     kernel = load(device, scale_kernel())
-    x, y = (device.allocate(400, name) for name in "xy")
-    device.upload(x, np.ones(100, np.float32))
+    x, y = (device.allocate(1200, name) for name in "xy")
+    device.upload(x, np.ones(300, np.float32))
     prepared = device.prepare([launch_of(kernel, x, y, 4.0)])
-    for count in [*range(1, 60), 3]:
+    for count in [*range(1, 160), 3]:
         device.run(prepared, {"N": count})
     found = device.download(y).view(np.float32)
-    assert (found[:59] == 4).all()
-    assert not found[59:].any()
+    assert (found[:159] == 4).all()
+    assert not found[159:].any()
 
 
 def test_arguments_beyond_push_constants(device):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from poot_core import UnsupportedError, f32, i64
+from poot_core import DeviceError, OutOfMemoryError, UnsupportedError, f32, i64
 from poot_executor._attention_work import work_capacity
 from poot_executor._device import (
     Argument,
@@ -23,6 +25,7 @@ from poot_executor._device import (
 )
 from poot_executor._engine import EngineOptions, WeightSource
 from poot_executor._kernel_table import KernelRecord, KernelTable
+from poot_executor._ladder import Recordings
 from poot_executor._launch_shape import kernel_launch
 from poot_executor._load_device import load_matrices, load_small
 from poot_executor._planned import Operand
@@ -30,6 +33,8 @@ from poot_executor._program import Program, ProgramLaunch
 from poot_executor._runner import StepKey, selected_launches, step_slots
 
 __all__ = ["DeviceRunner"]
+
+_logger = logging.getLogger("poot.executor")
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
@@ -83,7 +88,9 @@ class DeviceRunner:
         self._arena_view = device.view(self._arena)
         self._sizes: Mapping[str, int] = {}
         self._last_step: tuple[StepKey, tuple[int, ...]] | None = None
-        self._may_capture = True
+        self._captured: set[tuple[StepKey, tuple[int, ...]]] = set()
+        self.may_capture = device.capture(device.prepare([]), {})
+        self.recordings = Recordings()
 
     # --- running ---
 
@@ -94,26 +101,41 @@ class DeviceRunner:
 
     def run(self, key: StepKey, sizes: Mapping[str, int]) -> None:
         """Run one step: one call of the device."""
+        prepared = self._sequence(key)
+        self._host.flush()
+        self._sizes = sizes
+        if key.is_decode and self.may_capture:
+            # Sizes that come a second time in a row will come more often.
+            present = (key, tuple(sizes.values()))
+            if present == self._last_step:
+                self._capture(key, sizes, is_ahead=False)
+            self._last_step = present
+        self.device.run(prepared, sizes)
+
+    def _sequence(self, key: StepKey) -> PreparedSequence:
         prepared = self._prepared.get(key)
         if prepared is None:
             prepared = self._prepared[key] = self.prepare(key)
-        self._host.flush()
-        self._sizes = sizes
-        if key.is_decode and self._may_capture:
-            self._capture_repeated(key, prepared, sizes)
-        self.device.run(prepared, sizes)
+        return prepared
 
-    def _capture_repeated(
-        self, key: StepKey, prepared: PreparedSequence, sizes: Mapping[str, int]
-    ) -> None:
-        """Record a decode step when its sizes come a second time in a row: more will follow.
+    def capture(self, key: StepKey, sizes: Mapping[str, int]) -> bool:
+        """Record a decode step that may come; False if recordings are of no use here."""
+        return self._capture(key, sizes, is_ahead=True)
 
-        Recording costs a few steps' launches, once; devices that replay nothing are asked once.
-        """
+    def _capture(self, key: StepKey, sizes: Mapping[str, int], *, is_ahead: bool) -> bool:
+        # A device that has the sizes still does nothing; one that dropped them records anew.
+        started = perf_counter()
+        try:
+            self.may_capture = self.device.capture(self._sequence(key), sizes)
+        except (DeviceError, OutOfMemoryError) as error:
+            # Steps run launch by launch all the same; where the device itself is gone, they say so.
+            _logger.warning("a decode step cannot be recorded, so none is any more: %s", error)
+            self.may_capture = False
         present = (key, tuple(sizes.values()))
-        if present == self._last_step:
-            self._may_capture = self.device.capture(prepared, sizes)
-        self._last_step = present
+        if self.may_capture and present not in self._captured:
+            self._captured.add(present)
+            self.recordings = self.recordings.add(perf_counter() - started, is_ahead=is_ahead)
+        return self.may_capture
 
     def prepare(self, key: StepKey) -> PreparedSequence:
         """Return the launches of one kind of step, prepared."""

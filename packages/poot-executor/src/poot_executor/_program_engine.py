@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poot_core import DeviceError, ShapeError
-from poot_executor._attention_work import fill_work
+from poot_executor._attention_work import Work, fill_work
 from poot_executor._engine import EngineInfo, EngineOptions, StepInputs
+from poot_executor._ladder import Recordings, ladder, rounded_work
 from poot_executor._program import Program
 from poot_executor._runner import Runner, StepKey, regime_of
 
@@ -48,6 +49,7 @@ class ProgramEngine:
         self._is_decode = False
         self._has_types = False
         self._closed = False
+        self._ladder = ladder(program.attention, options.max_sequences, options.context_tokens)
         self._rows: Int32 = np.zeros(0, np.int32)
         self._info = EngineInfo(
             backend=backend,
@@ -110,9 +112,58 @@ class ProgramEngine:
                 is_decode=is_decode,
                 out=self.runner.work[number],
             )
+            if is_decode and self.runner.may_capture:
+                work = self._rounded(number, work, num_rows)
             sizes[f"W{number}"], sizes[f"P{number}"] = work
             merges.append(work.max_splits > 1)
         return StepKey(regime_of(num_tokens), regime_of(num_logits), is_decode, tuple(merges))
+
+    def _rounded(self, number: int, work: Work, num_rows: int) -> Work:
+        """Round the sizes of a work list up; items beyond its own have no tokens."""
+        items = self.runner.work[number]
+        found = rounded_work(work, num_rows, len(items), self._attention[number].max_splits)
+        items[work.num_items : found.num_items] = 0
+        return found
+
+    def capture_ahead(self) -> bool:
+        """Record the next decode step of the ladder; False once all are, or where it is of no use.
+
+        Meant for idle time: it takes about as long as queueing two steps, and the slots of the step
+        are not touched, so that it may come between any two. A device that cannot record runs steps
+        launch by launch.
+        """
+        if self._closed or not self.runner.may_capture:
+            return False
+        rung = next(self._ladder, None)
+        if rung is None:
+            return False
+        rows, position = rung
+        sizes: dict[str, int] = {"T": rows, "R": rows, "L": rows}
+        merges: list[bool] = []
+        positions, lengths = (
+            np.full(rows, position, np.int32),
+            np.full(rows, position + 1, np.int32),
+        )
+        for number, attention in enumerate(self._attention):
+            capacity = len(self.runner.work[number])
+            work = fill_work(
+                attention,
+                positions,
+                np.arange(rows, dtype=np.int32),
+                lengths,
+                is_decode=True,
+                out=np.zeros((capacity, 4), np.int32),
+            )
+            work = rounded_work(work, rows, capacity, attention.max_splits)
+            sizes[f"W{number}"], sizes[f"P{number}"] = work
+            merges.append(work.max_splits > 1)
+        regime = regime_of(rows)
+        return self.runner.capture(StepKey(regime, regime, True, tuple(merges)), sizes)
+
+    @property
+    def recordings(self) -> Recordings:
+        """What recording decode steps has cost so far."""
+        return self.runner.recordings
 
     @property
     def sizes(self) -> Mapping[str, int]:

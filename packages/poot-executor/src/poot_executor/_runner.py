@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from poot_executor._ladder import Recordings
 from poot_executor._program import Program, ProgramLaunch
 
 __all__ = ["SLOTS", "Runner", "StepKey", "regime_of", "selected_launches", "step_slots"]
@@ -102,6 +103,20 @@ class Runner(Protocol):
     @property
     def state_bytes(self) -> int:
         """Bytes of the pools."""
+        ...
+
+    @property
+    def may_capture(self) -> bool:
+        """Whether recording a step may be of use: a device says so when it is asked."""
+        ...
+
+    @property
+    def recordings(self) -> Recordings:
+        """What recording steps has cost so far."""
+        ...
+
+    def capture(self, key: StepKey, sizes: Mapping[str, int]) -> bool:
+        """Record a step while idle; False if that is of no use."""
         ...
 
     def begin(self) -> None:

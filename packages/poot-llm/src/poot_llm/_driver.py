@@ -235,6 +235,14 @@ class Driver:
         if self._vocabulary is not None:
             self._vocabulary.warm()
 
+    def capture_ahead(self) -> bool:
+        """Record a decode step that may come, while idle; False once there is none left to record.
+
+        Only where an engine replays steps; the thread that steps must call it.
+        """
+        capture = getattr(self._engine, "capture_ahead", None)  # engines over a device have one
+        return capture is not None and self._failure is None and bool(capture())
+
     def add(self, request: Request, preparation: Preparation | None = None) -> int:
         """Queue a request and return its id, which is never used again.
 

@@ -60,6 +60,9 @@ _PREPARATION_S = 10.0
 """Longest time that compiling one constraint may take before its request is refused."""
 
 _REPORT_S = 0.25
+_BETWEEN_CAPTURES_MS = 5
+"""Idle time after which the next decode step is recorded ahead: a request that comes meanwhile waits for
+one recording at most, some milliseconds."""
 _IDLE_MS = 1000
 """Idle time after which what the first constraint needs is built. It holds the GIL for a while, so it
 is done neither while loading nor when the first such request has come and others run."""
@@ -85,6 +88,7 @@ class EngineLoop:
         self._compiling: dict[int, _Compiling] = {}
         self._compiler = ThreadPoolExecutor(1, "constraints")
         self._is_warm = False
+        self._captures_ahead = True  # until nothing is left to record
         self._wake_reader, self._wake_writer = os.pipe()
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
@@ -109,9 +113,13 @@ class EngineLoop:
         """Handle what has come; return whether the other side is still there."""
         # While something compiles, its time limit is looked at now and then.
         timeout_ms = 0 if not wait else 100 if self._compiling else None
-        if timeout_ms is None and not self._is_warm:
+        if timeout_ms is None and self._captures_ahead:
+            timeout_ms = _BETWEEN_CAPTURES_MS
+        elif timeout_ms is None and not self._is_warm:
             timeout_ms = _IDLE_MS
         found = self._poll.poll(timeout_ms)
+        if not found and timeout_ms == _BETWEEN_CAPTURES_MS:
+            self._captures_ahead = self._driver.capture_ahead()
         if not found and timeout_ms == _IDLE_MS:
             self._is_warm = True
             self._compiler.submit(self._driver.warm)

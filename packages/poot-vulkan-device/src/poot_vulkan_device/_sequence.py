@@ -22,7 +22,7 @@ from poot_vulkan_device._memory import Memory, VulkanBuffer
 
 __all__ = ["Recording", "VulkanSequence"]
 
-_KEPT = 24  # recordings of a sequence: steps of other sizes displace the oldest
+_KEPT = 128  # recordings of a sequence: steps of other sizes displace the oldest
 _SLOT = 8
 
 
