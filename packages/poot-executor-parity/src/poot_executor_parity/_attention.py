@@ -81,14 +81,19 @@ ATTENTION_CASES: tuple[Case, ...] = (
         Case(name=f"attention/{name}", build=build, steps=_STEPS, tolerance=_SUMMED)
         for name, build in _BUILDS.items()
     ),
-    # Keys and values in f16 on both sides; the products before them round alike.
+    # Keys and values are stored in 16 bits on both sides. Where matrix instructions (or pairs) multiply
+    # them, scaled queries and softmax weights are rounded to the same type, as every flash attention
+    # does: a score moves by up to 2**-11 of its terms, and its weight relatively by as much. Done in
+    # NumPy with exact sums, that rounding alone gives 1.6e-3 to 4.1e-3 in these cases (queries alone up
+    # to 3.9e-3, in "rotary"); half as much again is allowed for the order of sums. Devices that round
+    # neither stay below 5e-4.
     *(
         Case(
             name=f"attention f16/{name}",
             build=_BUILDS[name],
             steps=_STEPS,
             precision="auto",
-            tolerance=2e-3,
+            tolerance=6e-3,
         )
         for name in ("plain", "rotary", "groups of 3", "window")
     ),

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from poot_core import DType, Settings, f32
-from poot_executor import Engine, EngineOptions, StepInputs, open_engine
+from poot_core import DType, Settings, bf16, dtype_by_name, f32
+from poot_executor import Engine, EngineOptions, Program, StepInputs, open_engine
 from poot_executor_parity._case import Case, Context, RandomWeights
 from poot_graph_ir import Builder, ElementType, Graph, TraceOptions, Tracer, graph_hash, ops
 from poot_quant import random_blocks
@@ -16,6 +16,8 @@ from poot_quant import random_blocks
 __all__ = ["Outcome", "open_case", "run_case", "step_inputs"]
 
 _VOCAB = 64
+_BF16_OVER_F16 = 8
+"""How much coarser: bf16 keeps three bits of a number fewer than f16."""
 _OPTIONS = EngineOptions(
     context_tokens=640,
     max_sequences=4,
@@ -51,8 +53,9 @@ def run_case(case: Case, backend: str, settings: Settings) -> Outcome:
     """
     engines: list[Engine] = []
     try:
-        for name in (backend, "oracle"):
-            engines.append(open_case(case, name, settings))
+        engines.append(open_case(case, backend, settings))
+        stored = _pool_dtype(engines[0])
+        engines.append(open_case(case, "oracle", settings, kv_dtype=stored))
         worst = 0.0
         computed = [0] * _OPTIONS.max_sequences
         for counts in case.steps:
@@ -63,13 +66,33 @@ def run_case(case: Case, backend: str, settings: Settings) -> Outcome:
     finally:
         for engine in engines:
             engine.close()
-    return Outcome(error=worst, tolerance=case.tolerance)
+    factor = _BF16_OVER_F16 if stored is bf16 else 1
+    return Outcome(error=worst, tolerance=case.tolerance * factor)
+
+
+def _pool_dtype(engine: Engine) -> DType | None:
+    """Return how a planned program stores keys and values: a target may prefer bf16 to f16."""
+    program: Program | None = getattr(engine, "program", None)
+    states = () if program is None else program.states
+    return dtype_by_name(states[0].layout.dtype) if states else None
 
 
 def open_case(
-    case: Case, backend: str, settings: Settings, options: EngineOptions = _OPTIONS
+    case: Case,
+    backend: str,
+    settings: Settings,
+    options: EngineOptions = _OPTIONS,
+    *,
+    kv_dtype: DType | None = None,
 ) -> Engine:
     """Return an engine that runs a case's graph; the case's precision overrides the options'.
+
+    Args:
+        case: The case.
+        backend: Where.
+        settings: What the environment asks.
+        options: Bounds of the engine.
+        kv_dtype: How keys and values are stored, where that is not the backend's choice.
 
     Raises:
         UnsupportedError: If the backend does not cover the graph.
@@ -77,7 +100,7 @@ def open_case(
     weights = RandomWeights()
 
     def trace(traced: TraceOptions) -> Graph:
-        return _trace(case, weights, traced)
+        return _trace(case, weights, replace(traced, kv_dtype=kv_dtype or traced.kv_dtype))
 
     # Traced here once in any case: with a planned program in the cache no engine would, and the
     # weights are made when they are declared.

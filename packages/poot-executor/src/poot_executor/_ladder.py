@@ -47,7 +47,7 @@ def rounded_work(work: Work, num_rows: int, capacity: int, max_splits: int) -> W
     """Return the sizes that a decode step is run with, at least its own.
 
     The items grow by the splits of single rows: without rounding a batch would meet new sizes every
-    few steps. Items beyond those of the step have no tokens. They are at most a quarter more, and the
+    few steps. Items beyond those of the step have no keys. They are at most a quarter more, and the
     stride of partial results, of which only addresses depend, is a power of two.
 
     Args:
