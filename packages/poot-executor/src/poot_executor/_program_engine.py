@@ -119,7 +119,7 @@ class ProgramEngine:
         return StepKey(regime_of(num_tokens), regime_of(num_logits), is_decode, tuple(merges))
 
     def _rounded(self, number: int, work: Work, num_rows: int) -> Work:
-        """Round the sizes of a work list up; further items cover a token in no key: they store nothing."""
+        """Round the sizes of a work list up; further items have no keys and store nothing."""
         items = self.runner.work[number]
         found = rounded_work(work, num_rows, len(items), self._attention[number].max_splits)
         items[work.num_items : found.num_items] = (0, 1, 0, 0)
