@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -34,7 +34,7 @@ devices = pytest.mark.parametrize("device", device_parameters("cpu"))
 
 
 @contextmanager
-def opened(case: Case, device: str, options: EngineOptions = OPTIONS) -> Iterator[Engine]:
+def opened(case: Case, device: str, options: EngineOptions = OPTIONS) -> Generator[Engine]:
     with closing(open_case(case, device, Settings.from_environment(), options)) as engine:
         yield engine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,7 +67,7 @@ class AdapterFacts:
 
 
 @contextmanager
-def _without_mesa_device_select() -> Iterator[None]:
+def _without_mesa_device_select() -> Generator[None]:
     """Keep Mesa's implicit layer out of the instance that is made inside.
 
     It asks the display server which GPU to list first, and complains on stderr where there is none;
