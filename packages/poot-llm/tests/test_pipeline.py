@@ -93,6 +93,14 @@ def test_commands(capsys) -> None:
     assert "input_layernorm" in capsys.readouterr().out
     assert _run.run(["graph", str(CHECKPOINT), "--backend", "oracle"]) == 1
     assert "without a plan" in capsys.readouterr().err.splitlines()[-1]
+    assert _run.run(["kernels", str(CHECKPOINT), "--target", "ptx:sm_90a"]) == 0
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert first == (f"ptx:sm_90a:mma-k16: {len(rows)} kernels; stages python, ir, ptx, sass")
+    name = rows[0].split()[0]
+    assert _run.run(["kernels", str(CHECKPOINT), name, "--target", "wgpu", "--stage", "wgsl"]) == 0
+    assert "@compute" in capsys.readouterr().out
+    assert _run.run(["kernels", str(CHECKPOINT), name, "--target", "vulkan", "--stage", "ptx"]) == 1
+    assert "it has ir, spirv" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_the_text_side_alone() -> None:

@@ -22,6 +22,7 @@ from poot_executor._open import open_engine, plan, trace_options
 if TYPE_CHECKING:
     from poot_executor._compile import PlanOptions, compile_graph
     from poot_executor._explain import LaunchTime, explain, time_launches
+    from poot_executor._offline import OfflineKernels
     from poot_executor._program import Program
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "KernelHandle",
     "Launch",
     "LaunchTime",
+    "OfflineKernels",
     "PlanOptions",
     "PreparedSequence",
     "Program",
@@ -57,6 +59,7 @@ __all__ = [
 # The planner is imported when it is used: a warm start reads its program from the cache.
 _LATE = {
     "LaunchTime": "poot_executor._explain",
+    "OfflineKernels": "poot_executor._offline",
     "PlanOptions": "poot_executor._compile",
     "Program": "poot_executor._program",
     "compile_graph": "poot_executor._compile",

@@ -306,6 +306,35 @@ def graph(
 
 
 @app.command()
+def kernels(
+    model: Model,
+    name: Annotated[str | None, typer.Argument(help="A kernel, or how its name begins.")] = None,
+    target: Annotated[
+        str,
+        typer.Option(help="ptx:sm_90a, rocm:gfx1100, vulkan, wgpu, cpu and the like."),
+    ] = "cpu",
+    stage: Annotated[
+        str,
+        typer.Option(
+            help="python, ir, llvm, spirv, wgsl, ptx, sass or assembly, where it has one."
+        ),
+    ] = "ir",
+    precision: Precision = "auto",
+    context: Context = None,
+) -> None:
+    """List a model's kernels for any target, or print a stage of one."""
+    from poot_llm.cli._kernels import run_kernels
+
+    run_kernels(
+        model,
+        name,
+        target=target,
+        stage=stage,
+        options=_options("auto", precision, None, context),
+    )
+
+
+@app.command()
 def doctor(json: Json = False) -> None:
     """Say which devices there are and which auto takes."""
     from poot_llm.cli._doctor import run_doctor
