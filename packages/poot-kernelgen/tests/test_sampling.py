@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from poot_core import dtype_by_name
-from poot_kernelgen import ArgmaxRequest, KvLayout, KvWriteRequest, reference
+from poot_kernelgen import ArgmaxRequest, KvLayout, RowInput, RowOutput, RowProgram, reference
 
 Launch = Callable[..., None]
 RNG = np.random.default_rng(23)
@@ -59,6 +59,11 @@ def test_pool_writes(launch: Launch, role: str, dtype: str, shape: tuple[int, in
     status, wanted_status = np.zeros((2, 5), np.int32)
     wanted = pool.copy()
     reference.kv_write(layout, wanted, values, slots.astype(np.int64), wanted_status)
-    launch(KvWriteRequest(layout=layout), [values, slots, pool, 5, 4 * block, status])
+    program = RowProgram(
+        inputs=(RowInput(dtype="f32", shape=(heads, dim)), RowInput(dtype="i32", shape=())),
+        nodes=(),
+        outputs=(RowOutput(value=0, kind="kv", slot_input=1, layout=layout),),
+    )
+    launch(program, [values, slots, pool, 4 * block, 5, status])
     np.testing.assert_array_equal(pool.view("u1"), wanted.view("u1"))
     assert status.tolist() == wanted_status.tolist() == [0, 0, 0, 1, 0]

@@ -35,7 +35,6 @@ _RECORDS: tuple[Any, ...] = (
     requests.Epilogue,
     requests.GatherRequest,
     requests.KvLayout,
-    requests.KvWriteRequest,
     requests.PackRequest,
     requests.RowInput,
     requests.RowNode,

@@ -18,7 +18,6 @@ from poot_kernelgen import (
     ContractionRequest,
     GatherRequest,
     KvLayout,
-    KvWriteRequest,
     PackRequest,
     Request,
     RowOutput,
@@ -200,17 +199,6 @@ def _gather(request: GatherRequest, a: _Arguments) -> None:
     result[...] = ref.gather(weight, ids, scale, a.array(i32, (rows,)))
 
 
-def _kv_write(request: KvWriteRequest, a: _Arguments) -> None:
-    rows, slots = a.last(3), a.last(2)
-    layout = request.layout
-    values = a.array(f32, (rows, layout.num_kv_heads, layout.head_dim))
-    where = a.array(i32, (rows,))
-    pool = _pool(a, layout, slots // layout.block_size)
-    a.value()
-    a.value()
-    ref.kv_write(layout, pool, values, where.astype(np.int64), a.array(i32, (rows,)))
-
-
 def _attend(request: AttendRequest, a: _Arguments) -> None:
     heads, dim = request.num_heads, request.value.head_dim
     # Tokens, sequences and blocks are not passed: the work list names all that is touched.
@@ -297,7 +285,6 @@ _MEANINGS: dict[tuple[Any, str], Callable[[Any, _Arguments], None]] = {
     (ContractionRequest, "main"): _contraction,
     (PackRequest, "main"): _pack,
     (GatherRequest, "main"): _gather,
-    (KvWriteRequest, "main"): _kv_write,
     (AttendRequest, "main"): _attend,
     (AttendRequest, "merge"): _merge,
     (ArgmaxRequest, "partial"): _argmax_partial,

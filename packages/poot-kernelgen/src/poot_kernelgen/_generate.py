@@ -14,7 +14,6 @@ from poot_kernelgen.requests import (
     AttendRequest,
     ContractionRequest,
     GatherRequest,
-    KvWriteRequest,
     PackRequest,
     Request,
     RowProgram,
@@ -57,7 +56,6 @@ _GENERATORS: dict[type, tuple[str, str]] = {
     PackRequest: ("poot_kernelgen.contraction", "generate_pack"),
     GatherRequest: ("poot_kernelgen.contraction", "generate_gather"),
     RowProgram: ("poot_kernelgen.rows", "generate_rows"),
-    KvWriteRequest: ("poot_kernelgen.rows", "generate_kv_write"),
     AttendRequest: ("poot_kernelgen.attention", "generate_attend"),
     ArgmaxRequest: ("poot_kernelgen.sampling", "generate_argmax"),
 }

@@ -24,7 +24,6 @@ __all__ = [
     "Epilogue",
     "GatherRequest",
     "KvLayout",
-    "KvWriteRequest",
     "PackRequest",
     "Regime",
     "Request",
@@ -259,17 +258,6 @@ class KvLayout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KvWriteRequest:
-    """Store (T, heads, dim) f32 values into a pool by slot, where no row program does it.
-
-    Arguments: values pointer, slots pointer (i32), pool pointer, T (i64), number of slots (i64),
-    status-word pointer.
-    """
-
-    layout: KvLayout
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AttendRequest:
     """Attention of query tokens over paged keys and values.
 
@@ -330,11 +318,5 @@ class ArgmaxRequest:
 
 
 Request = (
-    RowProgram
-    | ContractionRequest
-    | PackRequest
-    | GatherRequest
-    | KvWriteRequest
-    | AttendRequest
-    | ArgmaxRequest
+    RowProgram | ContractionRequest | PackRequest | GatherRequest | AttendRequest | ArgmaxRequest
 )

@@ -1,5 +1,5 @@
 """Row programs: everything pointwise, normalising, rotary and quantising, one kernel a program."""
 
-from poot_kernelgen.rows._requests import generate_kv_write, generate_rows
+from poot_kernelgen.rows._requests import generate_rows
 
-__all__ = ["generate_kv_write", "generate_rows"]
+__all__ = ["generate_rows"]

@@ -1,4 +1,4 @@
-"""Which kernel answers a row program or a write into a paged pool."""
+"""Which kernel answers a row program."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import cast
 from poot_core import DeviceCaps, Target
 from poot_kernelgen._answers import answer, entry_name, gpu_answer
 from poot_kernelgen._generate import GeneratedKernel
-from poot_kernelgen.requests import KvWriteRequest, Request, RowProgram
+from poot_kernelgen.requests import Request, RowProgram
 from poot_kernelgen.rows._generate import row_kernel
-from poot_kernelgen.rows._kv_write import kv_write_kernel, kv_write_program
 from poot_kernelgen.rows._plan import RowPlan
 
-__all__ = ["generate_kv_write", "generate_rows", "row_threads"]
+__all__ = ["generate_rows", "row_threads"]
 
 _MOST_THREADS = 256
 
@@ -42,16 +41,3 @@ def generate_rows(
         name = entry_name("rows", (found, threads), target)
         return (gpu_answer(row_kernel(found, target, name, threads)),)
     return (answer(row_kernel(found, target, entry_name("rows", found, target)), grain=4),)
-
-
-def generate_kv_write(
-    request: Request, target: Target, caps: DeviceCaps
-) -> tuple[GeneratedKernel, ...]:
-    """Return the kernel of a write into a pool."""
-    found = cast("KvWriteRequest", request)
-    if caps.max_workgroup > 1:
-        threads = row_threads(kv_write_program(found), caps)
-        name = entry_name("kv_write", (found, threads), target)
-        return (gpu_answer(kv_write_kernel(found, target, name, threads)),)
-    kernel = kv_write_kernel(found, target, entry_name("kv_write", found, target))
-    return (answer(kernel, grain=4),)
