@@ -1,4 +1,4 @@
-"""Argmax and pool writes on this host against their NumPy meaning."""
+"""Argmax, and pool writes of row programs, on this host against their NumPy meaning."""
 
 from collections.abc import Callable
 

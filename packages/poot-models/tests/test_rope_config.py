@@ -7,15 +7,24 @@ from typing import Any
 import pytest
 
 from poot_core import CheckpointError
+from poot_models._decoder import read_decoder
 from poot_models._reader import ConfigReader
 from poot_models.components import frequencies
 from poot_models.components.rope_config import Rope, read_rope, read_rope_by_layer_type
 
+SIZES = {
+    "vocab_size": 32, "hidden_size": 128, "intermediate_size": 64, "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}  # fmt: skip
+
 
 def rope(max_context: int = 8192, **config: Any) -> Rope:
     reader = ConfigReader(config, family="test")
-    made = read_rope(reader, head_dim=64, max_context=max_context)
+    decoder, made = read_rope(
+        reader, read_decoder(ConfigReader(SIZES, family="test"), max_context=max_context)
+    )
     reader.finish()
+    assert decoder.max_context == made.max_context
     return made
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from poot_models._decoder import Decoder
 from poot_models._reader import ConfigReader
 from poot_models.components import frequencies
 from poot_models.components.frequencies import Frequencies
@@ -48,21 +49,19 @@ class Rope:
 
 def read_rope(
     reader: ConfigReader,
+    decoder: Decoder,
     *,
-    head_dim: int,
-    max_context: int,
     theta: float = 10000.0,
     rotary_share: float = 1.0,
     interleaved: bool = False,
     theta_key: str = "rope_theta",
     share_key: str = "partial_rotary_factor",
-) -> Rope:
-    """Return the rotary embedding of a model in which all layers share one.
+) -> tuple[Decoder, Rope]:
+    """Return the rotary embedding that all layers share, and the decoder with the context it gives.
 
     Args:
         reader: The model's configuration.
-        head_dim: Elements of a query or key head.
-        max_context: ``max_position_embeddings``, in tokens.
+        decoder: Sizes, with ``max_position_embeddings`` as the context.
         theta: Base where the configuration names none.
         rotary_share: Share of a head that is rotated where the configuration names none.
         interleaved: Whether the family pairs neighbours.
@@ -75,9 +74,11 @@ def read_rope(
     base = reader.number(theta_key, theta)
     share = reader.number(share_key, rotary_share)
     parameters = _parameters(reader)
-    return _parse(
-        reader, parameters, head_dim, max_context, theta=base, share=share, interleaved=interleaved
-    )
+    rope = _parse(
+        reader, parameters, decoder.head_dim, decoder.max_context,
+        theta=base, share=share, interleaved=interleaved,
+    )  # fmt: skip
+    return replace(decoder, max_context=rope.max_context), rope
 
 
 def read_rope_by_layer_type(

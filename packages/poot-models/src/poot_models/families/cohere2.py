@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from poot_graph_ir import Tracer
@@ -44,10 +44,7 @@ class Cohere2Config:
         decoder = read_decoder(
             reader, Keys(norm_eps="layer_norm_eps"), norm_eps=1e-5, tied=True, max_context=8192
         )
-        rope = read_rope(
-            reader, head_dim=decoder.head_dim, max_context=decoder.max_context,
-            interleaved=True, share_key="rotary_pct",
-        )  # fmt: skip
+        decoder, rope = read_rope(reader, decoder, interleaved=True, share_key="rotary_pct")
         pattern = reader.integer("sliding_window_pattern", raw.get("_sliding_window_pattern") or 4)
         reader.ignore("_sliding_window_pattern")
         types = [
@@ -64,7 +61,7 @@ class Cohere2Config:
         reader.fixed("use_parallel_embedding", False)
         reader.fixed("use_qk_norm", False)
         config = cls(
-            decoder=replace(decoder, max_context=rope.max_context),
+            decoder=decoder,
             windows=read_windows(reader, types, window=reader.integer("sliding_window", 4096)),
             rope=rope,
             attention_bias=reader.flag("attention_bias", False),

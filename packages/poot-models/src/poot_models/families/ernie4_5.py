@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from poot_graph_ir import Tracer
 from poot_models._decoder import Decoder, read_decoder
 from poot_models._reader import ConfigReader
-from poot_models.components import tables
-from poot_models.components.blocks import pre_norm_layer
+from poot_models.components.pre_norm import pre_norm_logits, pre_norm_weights
 from poot_models.components.rope_config import Rope, read_rope
 from poot_models.components.step import Step
 from poot_models.components.tables import WeightTable
@@ -39,13 +38,10 @@ class Ernie45Config:
         """Read a configuration; a key that is not understood is a CheckpointError."""
         reader = ConfigReader(raw, family="ernie4_5")
         decoder = read_decoder(reader, head_dim=128, norm_eps=1e-5, tied=True, max_context=131072)
-        rope = read_rope(
-            reader, head_dim=decoder.head_dim, max_context=decoder.max_context,
-            theta=5e5, interleaved=True,
-        )  # fmt: skip
+        decoder, rope = read_rope(reader, decoder, theta=5e5, interleaved=True)
         reader.fixed("compression_ratio", 1.0)
         config = cls(
-            decoder=replace(decoder, max_context=rope.max_context),
+            decoder=decoder,
             windows=(None,) * decoder.num_layers,
             rope=rope,
             use_bias=reader.flag("use_bias", False),
@@ -56,24 +52,10 @@ class Ernie45Config:
 
 def weights(config: Ernie45Config) -> WeightTable:
     """Return the shape of every tensor by name."""
-    d, bias = config.decoder, config.use_bias
-
-    def layer(name: str) -> WeightTable:
-        return {
-            **tables.norm(f"{name}.input_layernorm", d.hidden_size),
-            **tables.attention(f"{name}.self_attn", d, qkv_bias=bias, output_bias=bias),
-            **tables.norm(f"{name}.post_attention_layernorm", d.hidden_size),
-            **tables.gated_mlp(f"{name}.mlp", d, bias=bias),
-        }
-
-    return tables.decoder(d, layer)
+    bias = config.use_bias
+    return pre_norm_weights(config.decoder, qkv_bias=bias, output_bias=bias, mlp_bias=bias)
 
 
 def trace(step: Step, config: Ernie45Config) -> Tracer:
     """Return the logits of one step, (L, vocab_size)."""
-    rope = step.rotation(config.rope)
-    x = step.embed("model.embed_tokens")  # (T, hidden_size)
-    for index, window in enumerate(config.windows):
-        with step.layer(index):
-            x = pre_norm_layer(step, x, index, rope, window=window)
-    return step.logits(step.rms_norm(step.wanted(x), "model.norm"))
+    return pre_norm_logits(step, config.rope, config.windows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from poot_graph_ir import Tracer
@@ -41,7 +41,7 @@ class Exaone4Config:
         """Read a configuration; a key that is not understood is a CheckpointError."""
         reader = ConfigReader(raw, family="exaone4")
         decoder = read_decoder(reader, norm_eps=1e-5)
-        rope = read_rope(reader, head_dim=decoder.head_dim, max_context=decoder.max_context)
+        decoder, rope = read_rope(reader, decoder)
         window = reader.optional_integer("sliding_window")
         pattern = reader.take("sliding_window_pattern", 4)
         if pattern == "LLLG":  # three local layers, one global
@@ -54,7 +54,7 @@ class Exaone4Config:
         ]
         windows = read_windows(reader, types, window=window)
         config = cls(
-            decoder=replace(decoder, max_context=rope.max_context),
+            decoder=decoder,
             windows=windows,
             rope=rope,
             rotated=tuple(window is None or w is not None for w in windows),

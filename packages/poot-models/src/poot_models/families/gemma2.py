@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from poot_graph_ir import Tracer
@@ -61,10 +61,10 @@ class Gemma2Config:
             "full_attention" if index % 2 else "sliding_attention"
             for index in range(decoder.num_layers)
         ]
-        rope = read_rope(reader, head_dim=decoder.head_dim, max_context=decoder.max_context)
+        decoder, rope = read_rope(reader, decoder)
         reader.fixed("use_bidirectional_attention", False)
         config = cls(
-            decoder=replace(decoder, max_context=rope.max_context),
+            decoder=decoder,
             windows=read_windows(reader, types, window=reader.integer("sliding_window", 4096)),
             rope=rope,
             attention_bias=reader.flag("attention_bias", False),

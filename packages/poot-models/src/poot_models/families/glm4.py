@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from poot_graph_ir import Tracer
@@ -39,12 +39,9 @@ class Glm4Config:
         """Read a configuration; a key that is not understood is a CheckpointError."""
         reader = ConfigReader(raw, family="glm4")
         decoder = read_decoder(reader, head_dim=128, norm_eps=1.5625e-7, max_context=131072)
-        rope = read_rope(
-            reader, head_dim=decoder.head_dim, max_context=decoder.max_context,
-            rotary_share=0.5, interleaved=True,
-        )  # fmt: skip
+        decoder, rope = read_rope(reader, decoder, rotary_share=0.5, interleaved=True)
         config = cls(
-            decoder=replace(decoder, max_context=rope.max_context),
+            decoder=decoder,
             windows=(None,) * decoder.num_layers,
             rope=rope,
             attention_bias=reader.flag("attention_bias", False),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from poot_graph_ir import Tracer
@@ -49,12 +49,11 @@ class GPTNeoXConfig:
         reader.fixed("head_dim", decoder.head_dim)
         reader.fixed("mlp_bias", True)
         reader.ignore("num_key_value_heads")  # no such thing here, though configurations name it
-        rope = read_rope(
-            reader, head_dim=decoder.head_dim, max_context=decoder.max_context,
-            rotary_share=0.25, theta_key="rotary_emb_base", share_key="rotary_pct",
-        )  # fmt: skip
+        decoder, rope = read_rope(
+            reader, decoder, rotary_share=0.25, theta_key="rotary_emb_base", share_key="rotary_pct"
+        )
         config = cls(
-            decoder=replace(decoder, max_context=rope.max_context),
+            decoder=decoder,
             windows=(None,) * decoder.num_layers,
             rope=rope,
             parallel=reader.flag("use_parallel_residual", True),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from poot_graph_ir import Tracer
 from poot_models._decoder import Decoder, read_decoder
 from poot_models._reader import ConfigReader
-from poot_models.components import tables
 from poot_models.components.blocks import gated_mlp
+from poot_models.components.pre_norm import pre_norm_weights
 from poot_models.components.rope_config import Rope, read_rope
 from poot_models.components.step import Step
 from poot_models.components.tables import WeightTable
@@ -39,7 +39,7 @@ class HunyuanConfig:
         """Read a configuration; a key that is not understood is a CheckpointError."""
         reader = ConfigReader(raw, family="hunyuan_v1_dense")
         decoder = read_decoder(reader, norm_eps=1e-5)
-        rope = read_rope(reader, head_dim=decoder.head_dim, max_context=decoder.max_context)
+        decoder, rope = read_rope(reader, decoder)
         # What the published configurations say of other variants.
         reader.fixed("attention_head_dim", decoder.head_dim)
         reader.fixed("mlp_bias", False)
@@ -54,7 +54,7 @@ class HunyuanConfig:
         reader.ignore("im_start_id", "im_end_id", "im_newline_id", "text_start_id", "text_end_id")
         reader.ignore("enable_lm_head_fp32", "dense_list")
         config = cls(
-            decoder=replace(decoder, max_context=rope.max_context),
+            decoder=decoder,
             windows=(None,) * decoder.num_layers,
             rope=rope,
             attention_bias=reader.flag("attention_bias", False),
@@ -65,19 +65,13 @@ class HunyuanConfig:
 
 def weights(config: HunyuanConfig) -> WeightTable:
     """Return the shape of every tensor by name."""
-    d, bias = config.decoder, config.attention_bias
-
-    def layer(name: str) -> WeightTable:
-        return {
-            **tables.norm(f"{name}.input_layernorm", d.hidden_size),
-            **tables.attention(f"{name}.self_attn", d, qkv_bias=bias, output_bias=bias),
-            **tables.norm(f"{name}.self_attn.query_layernorm", d.head_dim),
-            **tables.norm(f"{name}.self_attn.key_layernorm", d.head_dim),
-            **tables.norm(f"{name}.post_attention_layernorm", d.hidden_size),
-            **tables.gated_mlp(f"{name}.mlp", d),
-        }
-
-    return tables.decoder(d, layer)
+    bias = config.attention_bias
+    return pre_norm_weights(
+        config.decoder,
+        qkv_bias=bias,
+        output_bias=bias,
+        head_norms=("query_layernorm", "key_layernorm"),
+    )
 
 
 def trace(step: Step, config: HunyuanConfig) -> Tracer:

@@ -45,7 +45,7 @@ class OlmoConfig:
         """Read an OLMo 2 configuration; a key that is not understood is a CheckpointError."""
         reader = ConfigReader(raw, family="olmo2")
         decoder = read_decoder(reader, norm_eps=1e-5)
-        rope = read_rope(reader, head_dim=decoder.head_dim, max_context=decoder.max_context)
+        decoder, rope = read_rope(reader, decoder)
         return cls._finish(reader, decoder, (None,) * decoder.num_layers, rope, rope)
 
     @classmethod

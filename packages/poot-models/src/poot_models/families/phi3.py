@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from poot_graph_ir import Tracer, ops
@@ -37,13 +37,13 @@ class Phi3Config:
         """Read a configuration; a key that is not understood is a CheckpointError."""
         reader = ConfigReader(raw, family="phi3")
         decoder = read_decoder(reader, norm_eps=1e-5, max_context=4096)
-        rope = read_rope(reader, head_dim=decoder.head_dim, max_context=decoder.max_context)
+        decoder, rope = read_rope(reader, decoder)
         reader.fixed("attention_bias", False)
         reader.fixed("mlp_bias", False)
         reader.fixed("lm_head_bias", False)
         reader.ignore("full_attn_mod", "interpolate_factor")  # Phi-4 mini writes them, unused
         config = cls(
-            decoder=replace(decoder, max_context=rope.max_context),
+            decoder=decoder,
             windows=(reader.optional_integer("sliding_window"),) * decoder.num_layers,
             rope=rope,
         )

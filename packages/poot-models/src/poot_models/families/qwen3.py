@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from poot_graph_ir import Tracer
 from poot_models._decoder import Decoder, read_decoder
 from poot_models._reader import ConfigReader
-from poot_models.components import tables
 from poot_models.components.blocks import gated_mlp
+from poot_models.components.pre_norm import pre_norm_weights
 from poot_models.components.rope_config import Rope, read_rope
 from poot_models.components.step import Step
 from poot_models.components.tables import WeightTable
@@ -40,10 +40,10 @@ class Qwen3Config:
         """Read a configuration; a key that is not understood is a CheckpointError."""
         reader = ConfigReader(raw, family="qwen3")
         decoder = read_decoder(reader, head_dim=128, max_context=32768)
-        rope = read_rope(reader, head_dim=decoder.head_dim, max_context=decoder.max_context)
+        decoder, rope = read_rope(reader, decoder)
         reader.fixed("mlp_bias", False)
         config = cls(
-            decoder=replace(decoder, max_context=rope.max_context),
+            decoder=decoder,
             windows=read_qwen_windows(reader, decoder.num_layers),
             rope=rope,
             attention_bias=reader.flag("attention_bias", False),
@@ -54,19 +54,10 @@ class Qwen3Config:
 
 def weights(config: Qwen3Config) -> WeightTable:
     """Return the shape of every tensor by name."""
-    d, bias = config.decoder, config.attention_bias
-
-    def layer(name: str) -> WeightTable:
-        return {
-            **tables.norm(f"{name}.input_layernorm", d.hidden_size),
-            **tables.attention(f"{name}.self_attn", d, qkv_bias=bias, output_bias=bias),
-            **tables.norm(f"{name}.self_attn.q_norm", d.head_dim),
-            **tables.norm(f"{name}.self_attn.k_norm", d.head_dim),
-            **tables.norm(f"{name}.post_attention_layernorm", d.hidden_size),
-            **tables.gated_mlp(f"{name}.mlp", d),
-        }
-
-    return tables.decoder(d, layer)
+    bias = config.attention_bias
+    return pre_norm_weights(
+        config.decoder, qkv_bias=bias, output_bias=bias, head_norms=("q_norm", "k_norm")
+    )
 
 
 def trace(step: Step, config: Qwen3Config) -> Tracer:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from poot_graph_ir import Tracer
 from poot_models._decoder import Decoder, read_decoder
 from poot_models._reader import ConfigReader
-from poot_models.components import tables
-from poot_models.components.blocks import pre_norm_layer
+from poot_models.components.pre_norm import pre_norm_logits, pre_norm_weights
 from poot_models.components.rope_config import Rope, read_rope
 from poot_models.components.step import Step
 from poot_models.components.tables import WeightTable
@@ -43,9 +42,9 @@ class SeedOssConfig:
         """Read a configuration; a key that is not understood is a CheckpointError."""
         reader = ConfigReader(raw, family="seed_oss")
         decoder = read_decoder(reader, head_dim=128, max_context=524288)
-        rope = read_rope(reader, head_dim=decoder.head_dim, max_context=decoder.max_context)
+        decoder, rope = read_rope(reader, decoder)
         config = cls(
-            decoder=replace(decoder, max_context=rope.max_context),
+            decoder=decoder,
             windows=(None,) * decoder.num_layers,
             rope=rope,
             attention_bias=reader.flag("attention_bias", True),
@@ -58,26 +57,14 @@ class SeedOssConfig:
 
 def weights(config: SeedOssConfig) -> WeightTable:
     """Return the shape of every tensor by name."""
-    d, bias = config.decoder, config.attention_bias
-
-    def layer(name: str) -> WeightTable:
-        return {
-            **tables.norm(f"{name}.input_layernorm", d.hidden_size),
-            **tables.attention(
-                f"{name}.self_attn", d, qkv_bias=bias, output_bias=config.output_bias
-            ),
-            **tables.norm(f"{name}.post_attention_layernorm", d.hidden_size),
-            **tables.gated_mlp(f"{name}.mlp", d, bias=config.mlp_bias),
-        }
-
-    return tables.decoder(d, layer)
+    return pre_norm_weights(
+        config.decoder,
+        qkv_bias=config.attention_bias,
+        output_bias=config.output_bias,
+        mlp_bias=config.mlp_bias,
+    )
 
 
 def trace(step: Step, config: SeedOssConfig) -> Tracer:
     """Return the logits of one step, (L, vocab_size)."""
-    rope = step.rotation(config.rope)
-    x = step.embed("model.embed_tokens")  # (T, hidden_size)
-    for index, window in enumerate(config.windows):
-        with step.layer(index):
-            x = pre_norm_layer(step, x, index, rope, window=window)
-    return step.logits(step.rms_norm(step.wanted(x), "model.norm"))
+    return pre_norm_logits(step, config.rope, config.windows)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from poot_graph_ir import Tracer
 from poot_models._decoder import Decoder, read_decoder
 from poot_models._reader import ConfigReader
-from poot_models.components import tables
 from poot_models.components.blocks import pre_norm_layer
+from poot_models.components.pre_norm import pre_norm_weights
 from poot_models.components.rope_config import Rope, read_rope
 from poot_models.components.step import Step
 from poot_models.components.tables import WeightTable
@@ -44,9 +44,7 @@ class SmolLM3Config:
         """Read a configuration; a key that is not understood is a CheckpointError."""
         reader = ConfigReader(raw, family="smollm3")
         decoder = read_decoder(reader, tied=True, max_context=32768)
-        rope = read_rope(
-            reader, head_dim=decoder.head_dim, max_context=decoder.max_context, theta=2e6
-        )
+        decoder, rope = read_rope(reader, decoder, theta=2e6)
         interval = reader.integer("no_rope_layer_interval", 4)
         rotated = tuple((index + 1) % interval != 0 for index in range(decoder.num_layers))
         if "no_rope_layers" in reader:  # which, despite its name, marks those that rotate
@@ -57,7 +55,7 @@ class SmolLM3Config:
         slides = [window is not None and not rotates for rotates in rotated]
         types = ["sliding_attention" if slide else "full_attention" for slide in slides]
         config = cls(
-            decoder=replace(decoder, max_context=rope.max_context),
+            decoder=decoder,
             windows=read_windows(reader, types, window=window),
             rope=rope,
             rotated=rotated,
@@ -71,17 +69,10 @@ class SmolLM3Config:
 
 def weights(config: SmolLM3Config) -> WeightTable:
     """Return the shape of every tensor by name."""
-    d, bias = config.decoder, config.attention_bias
-
-    def layer(name: str) -> WeightTable:
-        return {
-            **tables.norm(f"{name}.input_layernorm", d.hidden_size),
-            **tables.attention(f"{name}.self_attn", d, qkv_bias=bias, output_bias=bias),
-            **tables.norm(f"{name}.post_attention_layernorm", d.hidden_size),
-            **tables.gated_mlp(f"{name}.mlp", d, bias=config.mlp_bias),
-        }
-
-    return tables.decoder(d, layer)
+    bias = config.attention_bias
+    return pre_norm_weights(
+        config.decoder, qkv_bias=bias, output_bias=bias, mlp_bias=config.mlp_bias
+    )
 
 
 def trace(step: Step, config: SmolLM3Config) -> Tracer:

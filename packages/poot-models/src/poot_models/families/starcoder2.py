@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from poot_graph_ir import Tracer
@@ -42,7 +42,7 @@ class Starcoder2Config:
             reader, Keys(norm_eps="norm_epsilon"), norm_eps=1e-5,
             activation="gelu_pytorch_tanh", tied=True, max_context=4096,
         )  # fmt: skip
-        rope = read_rope(reader, head_dim=decoder.head_dim, max_context=decoder.max_context)
+        decoder, rope = read_rope(reader, decoder)
         # What the published configurations say and transformers does not read.
         reader.fixed("mlp_type", "default")
         reader.fixed("norm_type", "layer_norm")
@@ -50,7 +50,7 @@ class Starcoder2Config:
         reader.ignore("activation_function", "layer_norm_epsilon")
         reader.ignore("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32")
         config = cls(
-            decoder=replace(decoder, max_context=rope.max_context),
+            decoder=decoder,
             windows=(reader.optional_integer("sliding_window"),) * decoder.num_layers,
             rope=rope,
             use_bias=reader.flag("use_bias", True),
