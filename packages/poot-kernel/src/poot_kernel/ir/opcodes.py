@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poot_kernel.ir.core import Attribute, Region, Value
-from poot_kernel.ir.opcodes_lane import CONTROL_OPS, ELEMENT_OPS, LANE_OPS
+from poot_kernel.ir.opcodes_control import CONTROL_OPS
+from poot_kernel.ir.opcodes_element import ELEMENT_OPS
+from poot_kernel.ir.opcodes_invocation import INVOCATION_OPS
+from poot_kernel.ir.opcodes_memory import MEMORY_OPS
 from poot_kernel.ir.opcodes_tile import TILE_OPS
 from poot_kernel.ir.specs import OpSpec, Request, RuleError
 from poot_kernel.ir.types import Type
@@ -13,7 +16,8 @@ from poot_kernel.ir.types import Type
 __all__ = ["OPCODES", "complete_attributes", "infer_results"]
 
 OPCODES: dict[str, OpSpec] = {
-    spec.name: spec for spec in (*ELEMENT_OPS, *LANE_OPS, *CONTROL_OPS, *TILE_OPS)
+    spec.name: spec
+    for spec in (*ELEMENT_OPS, *MEMORY_OPS, *INVOCATION_OPS, *CONTROL_OPS, *TILE_OPS)
 }
 
 

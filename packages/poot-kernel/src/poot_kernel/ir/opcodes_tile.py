@@ -1,4 +1,4 @@
-"""Opcode table, part 2: tile-level operations (workgroup-uniform)."""
+"""Opcode table: tile-level operations (workgroup-uniform)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 from poot_core import DType
 from poot_kernel.ir.core import Attribute
 from poot_kernel.ir.layouts import Layout
-from poot_kernel.ir.opcodes_lane import REDUCE_KINDS, access_dtype
-from poot_kernel.ir.specs import Effect, OpSpec, Request, Rule, RuleError
+from poot_kernel.ir.opcodes_memory import access_dtype
+from poot_kernel.ir.specs import REDUCE_KINDS, Effect, OpSpec, Request, Rule, RuleError
 from poot_kernel.ir.types import ScalarType, Space, TileType, TokenType, Type
 
 __all__ = ["MMA_SIGNATURES", "TILE_OPS"]

@@ -21,9 +21,11 @@ from poot_kernel.ir.types import (
     VectorType,
 )
 
-__all__ = ["Effect", "OpSpec", "Request", "RuleError", "Uniformity"]
+__all__ = ["REDUCE_KINDS", "Effect", "OpSpec", "Request", "RuleError", "Uniformity", "lane_op"]
 
 Effect = Literal["pure", "read", "write", "sync"]
+REDUCE_KINDS = ("add", "mul", "min", "max", "and", "or", "xor")
+"""How values may be combined."""
 T = TypeVar("T")
 
 
@@ -206,3 +208,29 @@ def same_types(request: Request, kinds: str = "any") -> ScalarType | VectorType:
 def is_index(found: Type) -> bool:
     """Whether a type is the index type."""
     return found == INDEX
+
+
+def lane_op(
+    name: str,
+    operands: str,
+    rule: Rule,
+    effect: Effect,
+    doc: str,
+    attributes: dict[str, Attribute | None] | None = None,
+    *,
+    uniformity: Uniformity | None = None,
+    uniform: bool = False,
+    both: bool = False,
+) -> OpSpec:
+    """Return the row of an operation of lanes; with ``both`` tile kernels have it too."""
+    return OpSpec(
+        name=name,
+        level="both" if both else "lane",
+        operands=operands,
+        rule=rule,
+        attributes=attributes or {},
+        effect=effect,
+        uniformity=uniformity,
+        needs_uniform=uniform,
+        doc=doc,
+    )

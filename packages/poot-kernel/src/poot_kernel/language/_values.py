@@ -22,9 +22,11 @@ __all__ = [
     "Unbound",
     "flatten",
     "has_runtime",
+    "intrinsic",
     "is_carriable",
     "is_memory",
     "is_tile",
+    "on_places",
     "rebuild",
 ]
 
@@ -105,6 +107,16 @@ class Intrinsic:
         raise TypeError(f"{self.name!r} stands for a kernel operation; use it inside of @kernel")
 
 
+def intrinsic(handler: Callable[..., object]) -> Intrinsic:
+    """Return the operation that a handler emits, by the handler's name."""
+    return Intrinsic(handler.__name__, handler)
+
+
+def on_places(handler: Callable[..., object]) -> Intrinsic:
+    """Return one whose subscripted arguments are places in memory."""
+    return Intrinsic(handler.__name__, handler, places=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A subscripted array or shared memory: one element, a box, or an open end for layouts.
@@ -120,6 +132,10 @@ class Place:
     indices: tuple[object, ...]
     shape: tuple[int, ...] | None = None
     is_open: bool = False
+
+    def starts(self) -> list[Value | int]:
+        """Return the first index along each axis, as the builder takes them."""
+        return [cast("Value | int", index) for index in self.indices]
 
 
 @dataclass(eq=False, slots=True)
