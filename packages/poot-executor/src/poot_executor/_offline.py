@@ -82,7 +82,6 @@ def _source_of(request: Request) -> str:
     """Return the text of the request and of the module that answers it."""
     package = {
         "RowProgram": "rows", "AttendRequest": "attention", "ArgmaxRequest": "sampling",
-        "KvWriteRequest": "rows",
     }.get(type(request).__name__, "contraction")  # fmt: skip
     modules = [
         module
