@@ -151,6 +151,11 @@ test-sim *args: (test-lane "sim" args)
 [group('tests')]
 test-clients *args: (test-lane "clients" args)
 
+# Load on a server for minutes; fails where its anonymous memory rises with the requests
+[group('more')]
+soak minutes="480":
+    SOAK_MINUTES={{minutes}} {{run}} pytest packages/poot-serve/tests/test_operation.py -k memory_does_not_grow --timeout 0
+
 # The chat page in a browser
 [group('tests')]
 test-web *args: (test-lane "web" args)

@@ -181,7 +181,7 @@ def test_options_that_make_no_sense_are_refused(change, message):
 
 def test_an_unknown_backend_names_those_that_there_are():
     with pytest.raises(
-        DeviceError, match=r"no backend 'tpu' is installed; there are auto, .*oracle"
+        SettingsError, match=r"no backend 'tpu' is installed; there are auto, .*oracle"
     ):
         opened(make(), "tpu")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from llm_tokenizers import byte_level
 
 from poot_core import CheckpointError, RequestError, UnsupportedError
 from poot_llm import LLM, ContextLengthError, SamplingParams, open_text
@@ -110,6 +111,22 @@ def test_the_text_side_alone() -> None:
     config = {"temperature": 0.6, "top_k": 20, "do_sample": True, "top_p": None, "eos_token_id": 2}
     assert sampling_defaults(config) == {"temperature": 0.6, "top_k": 20}
     assert sampling_defaults(config | {"do_sample": False}) == {"temperature": 0.0}
+
+
+@pytest.mark.parametrize("kind", ["bos", "eos"])
+def test_an_end_that_is_no_token_of_the_tokenizer_is_refused(tmp_path, kind) -> None:
+    byte_level().save(str(tmp_path / "tokenizer.json"))  # 400 ids
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((CHECKPOINT / name).read_bytes())
+    config = json.loads((CHECKPOINT / "config.json").read_text())
+    config |= {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": -1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tokenizer = open_text(tmp_path).tokenizer
+    assert tokenizer is not None
+    assert set(tokenizer.special_tokens) == {"bos_token", "eos_token"}  # -1 pads nothing
+    (tmp_path / "config.json").write_text(json.dumps(config | {f"{kind}_token_id": 4711}))
+    with pytest.raises(CheckpointError, match=rf"{kind}_token_id 4711, which is no token"):
+        open_text(tmp_path)
 
 
 @pytest.mark.parametrize("found", [[2, "x"], "x", True, {"a": 1}, 1.5])

@@ -9,9 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+# One client for all: each new one reads the certificates of the system. A test that has to be quick says
+# so itself; elsewhere a busy machine is no failure.
+http = httpx.Client(timeout=120.0)
 CHECKPOINT = Path(__file__).parent / "data" / "llama"
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"

@@ -18,7 +18,7 @@ from serve_process import Server, start, stop
 
 from poot_llm import LLM
 
-pytestmark = pytest.mark.client
+pytestmark = [pytest.mark.client, pytest.mark.xdist_group("clients")]  # its server starts once
 MESSAGES = [{"role": "user", "content": "Add 2 and 3."}]
 PARAMETERS = {
     "type": "object",
@@ -86,6 +86,19 @@ def test_openai_forced_tools(client) -> None:
     )
     assert none.choices[0].message.tool_calls is None
     assert CALL in none.choices[0].message.content
+
+
+def test_openai_strict_tools(client) -> None:
+    """The model may answer as it likes; a schema that cannot be kept is refused by its field."""
+    tool = {"type": "function", "function": {**TOOLS[0]["function"], "strict": True}}
+    asked = {"model": "tiny", "messages": MESSAGES, "temperature": 0.8}
+    free = client.chat.completions.create(**asked, tools=[tool], max_tokens=8, seed=1)
+    assert free.choices[0].message.tool_calls is None
+    bad = {"type": "function", "function": {"name": "add", "strict": True,
+           "parameters": {"type": "nothing"}}}  # fmt: skip
+    with pytest.raises(openai.BadRequestError, match="cannot be compiled") as caught:
+        client.chat.completions.create(**asked, tools=[bad], max_tokens=8)
+    assert caught.value.param == "tools"
 
 
 def test_openai_takes_the_results_of_tools(client) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import openai
 import pytest
 import tokenizers
-from serve_process import Server, start, stop
+from serve_process import Server, http, start, stop
 from tokenizers import models, pre_tokenizers, processors
 
 from poot_llm import Encoder
@@ -143,14 +143,14 @@ def test_openai_client_embeds_any_input_with_the_same_bits(embedder) -> None:
 def test_the_raw_body_is_openais(embedder) -> None:
     server, _ = embedder
     body = {"input": "w1 w2", "model": "any", "encoding_format": "base64"}
-    answer = httpx.post(server.url + "/v1/embeddings", json=body).raise_for_status().json()
+    answer = http.post(server.url + "/v1/embeddings", json=body).raise_for_status().json()
     (entry,) = answer.pop("data")
     assert len(base64.b64decode(entry.pop("embedding"))) == 4 * 64
     assert entry == {"index": 0, "object": "embedding"}
     assert answer == {
         "object": "list", "model": answer["model"], "usage": {"prompt_tokens": 4, "total_tokens": 4},
     }  # fmt: skip
-    metrics = httpx.get(server.url + "/metrics").text.splitlines()
+    metrics = http.get(server.url + "/metrics").text.splitlines()
     (tokens,) = (line.split()[1] for line in metrics if line.startswith("poot_prompt_tokens_total"))
     assert float(tokens) >= 4
 
@@ -161,7 +161,7 @@ def test_more_than_there_is_room_for_waits_or_is_refused(embedder) -> None:
     body = json.dumps({"input": ["w1 " * 100] * 20}).encode()
 
     def ask(_: int) -> httpx.Response:
-        return httpx.post(server.url + "/v1/embeddings", content=body, timeout=60)
+        return http.post(server.url + "/v1/embeddings", content=body, timeout=60)
 
     with ThreadPoolExecutor(12) as pool:
         answers = list(pool.map(ask, range(36)))

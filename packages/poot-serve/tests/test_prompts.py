@@ -72,8 +72,23 @@ def prepare(template: str, form: AnswerFormat, **asked):
 def test_a_forced_call_begins_in_the_familys_own_words(form, choice, ends) -> None:
     found = prepare(PLAIN, form, tools=[ADD, NOW], choice=choice)
     assert found.prompt.endswith(ends)
-    assert found.params.constraint.kind == "json_schema"
+    assert found.params.constraint.kind == ("grammar" if choice == "required" else "json_schema")
+    assert found.params.constraint.field == "tools"
     assert found.forced == ("one" if choice == "required" else "named")
+
+
+def test_strict_functions_hold_the_calls_of_a_free_answer() -> None:
+    form = AnswerFormat("hermes", "think")
+    strict = Tool(function=FunctionSpec(name="sum", parameters={"type": "object"}, strict=True))
+    found = prepare(ALWAYS, form, tools=[ADD, strict])
+    assert found.params.constraint.kind == "grammar"
+    assert found.params.constraint.field == "tools"
+    assert found.opens_reasoning, "it may still reason first"
+    assert (found.forced, found.is_plain) == (None, False)
+    assert prepare(ALWAYS, form, tools=[ADD, NOW]).params.constraint is None
+    assert prepare(ALWAYS, form, tools=[strict], choice="none").params.constraint is None
+    shape = prepare(ALWAYS, form, tools=[strict], constraint=Constraint.json_object())
+    assert shape.params.constraint.kind == "json_object"
 
 
 @pytest.mark.parametrize(

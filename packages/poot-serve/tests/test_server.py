@@ -5,7 +5,6 @@ choice is right.
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,10 +12,11 @@ import threading
 import time
 from pathlib import Path
 
-import httpx
 import openai
 import pytest
-from serve_process import CHECKPOINT, start, stop
+from serve_process import CHECKPOINT, http, start, stop
+
+pytestmark = pytest.mark.xdist_group("serve-api")  # its servers start once
 
 EXPECTED = json.loads((Path(__file__).parent / "data" / "llama" / "expected.json").read_text())
 MESSAGES = [{"role": "user", "content": "Grüße, 世界!"}]
@@ -79,7 +79,7 @@ def test_a_stream_says_the_same_as_the_whole(client) -> None:
 
 def test_the_raw_stream_ends_with_done(server) -> None:
     body = {"prompt": "abc", "max_tokens": 3, "stream": True}
-    with httpx.stream("POST", server.url + "/v1/completions", json=body) as answer:
+    with http.stream("POST", server.url + "/v1/completions", json=body) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = [line for line in answer.iter_lines() if line]
     assert lines[-1] == "data: [DONE]"
@@ -169,18 +169,18 @@ def test_a_stop_string_ends_the_answer_and_does_not_leak(client) -> None:
     ],
 )  # fmt: skip
 def test_bad_requests_are_refused_and_the_server_goes_on(server, path, body, status, field) -> None:
-    answer = httpx.post(f"{server.url}/v1/{path}", content=body)
+    answer = http.post(f"{server.url}/v1/{path}", content=body)
     assert answer.status_code == status
     error = answer.json()["error"]
     assert error["param"] == field
     assert error["message"]
-    assert httpx.get(server.url + "/health").json() == {"status": "ok"}
+    assert http.get(server.url + "/health").json() == {"status": "ok"}
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_prompt_beyond_the_context_says_both_numbers(ids_server, stream) -> None:
     body = {"prompt": [5] * 65, "model": "tiny", "stream": stream}
-    answer = httpx.post(ids_server.url + "/v1/completions", json=body)
+    answer = http.post(ids_server.url + "/v1/completions", json=body)
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["code"] == "context_length_exceeded"
@@ -196,7 +196,7 @@ def test_unknown_fields_and_nulls_pass(server) -> None:
         "stop": None,
         "novel_field": {"a": 1},
     }
-    assert httpx.post(server.url + "/v1/chat/completions", json=body).status_code == 200
+    assert http.post(server.url + "/v1/chat/completions", json=body).status_code == 200
 
 
 def test_without_a_tokenizer_text_is_refused(ids_client) -> None:
@@ -215,10 +215,10 @@ def test_only_served_names_are_accepted_where_given(ids_client) -> None:
 
 def test_a_client_that_leaves_frees_its_sequence(server) -> None:
     body = {"prompt": "abc", "max_tokens": 2000, "stream": True, "ignore_eos": True}
-    with httpx.stream("POST", server.url + "/v1/completions", json=body) as answer:
+    with http.stream("POST", server.url + "/v1/completions", json=body) as answer:
         next(answer.iter_lines())
     started = time.monotonic()
-    answer = httpx.post(server.url + "/v1/completions", json={"prompt": "x", "max_tokens": 1})
+    answer = http.post(server.url + "/v1/completions", json={"prompt": "x", "max_tokens": 1})
     assert answer.status_code == 200
     assert time.monotonic() - started < 30
 
@@ -229,41 +229,12 @@ def test_what_is_refused_takes_no_place(checkpoint) -> None:
     url = running.url + "/v1/completions"
     try:
         for _ in range(4):
-            answer = httpx.post(url, json={"prompt": [1], "max_tokens": 10**30})
+            answer = http.post(url, json={"prompt": [1], "max_tokens": 10**30})
             assert answer.status_code == 400
         # The first three of five would fill the server for the length of their answers.
         body = {"prompt": "abc", "n": 5, "max_tokens": 3000, "ignore_eos": True}
-        assert httpx.post(url, json=body).status_code == 429
-        answer = httpx.post(url, json={"prompt": "abc", "max_tokens": 1})
-        assert answer.status_code == 200
-    finally:
-        stop(running)
-
-
-def test_the_engine_is_restarted_when_it_dies(checkpoint) -> None:
-    running = start(str(checkpoint), "--backend", "oracle", "--precision", "f32")
-    try:
-        listing = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(running.process.pid)],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        (engine,) = (int(pid) for pid in listing.stdout.split())
-        body = {"prompt": "abc", "max_tokens": 3000, "ignore_eos": True}
-        failed: list[httpx.Response] = []
-        thread = threading.Thread(
-            target=lambda: failed.append(httpx.post(running.url + "/v1/completions", json=body))
-        )
-        thread.start()
-        time.sleep(0.5)
-        os.kill(engine, signal.SIGKILL)
-        thread.join(30)
-        assert failed[0].status_code == 500
-        assert "send it again" in failed[0].json()["error"]["message"]
-        deadline = time.monotonic() + 30
-        while httpx.get(running.url + "/health").status_code != 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        answer = httpx.post(running.url + "/v1/completions", json={"prompt": "x", "max_tokens": 1})
+        assert http.post(url, json=body).status_code == 429
+        answer = http.post(url, json={"prompt": "abc", "max_tokens": 1})
         assert answer.status_code == 200
     finally:
         stop(running)
@@ -275,6 +246,7 @@ def test_the_engine_is_restarted_when_it_dies(checkpoint) -> None:
         (["/no/such/model"], 1, "/no/such/model"),
         (["--port", "many"], 2, "port"),
         (["--no-such-option"], 2, "no-such-option"),
+        ([str(CHECKPOINT), "--backend", "nonsense"], 2, "no backend 'nonsense' is installed"),
     ],
 )
 def test_wrong_starts_end_with_one_readable_line(arguments, code, says) -> None:
@@ -298,23 +270,6 @@ def test_a_port_in_use_is_told_before_anything_is_loaded(server) -> None:
     assert done.returncode == 1
     assert f"port {port}" in line
     assert "in use" in line
-
-
-def test_an_engine_that_dies_while_it_starts_again_is_started_once_more(checkpoint) -> None:
-    running = start(str(checkpoint), "--backend", "oracle", "--precision", "f32")
-    try:
-        first = engine_of(running)
-        os.kill(first, signal.SIGKILL)
-        deadline = time.monotonic() + 30
-        while (again := engine_of(running)) in {None, first}:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        os.kill(again, signal.SIGKILL)  # it has hardly begun to load
-        while httpx.get(running.url + "/health").status_code != 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-    finally:
-        stop(running)
 
 
 def test_the_engine_ends_by_itself_with_the_server(checkpoint, tmp_path) -> None:
@@ -349,11 +304,3 @@ def test_an_interrupt_before_anything_runs_prints_nothing() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
-
-
-def engine_of(server) -> int | None:
-    listing = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(server.process.pid)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return int(listing.stdout.split()[0]) if listing.stdout.split() else None

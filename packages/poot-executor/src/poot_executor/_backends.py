@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from poot_core import DeviceError, PootError, Settings
+from poot_core import DeviceError, PootError, Settings, SettingsError
 from poot_executor._device import Device
 from poot_executor._gpu_files import is_gpu_visible
 
@@ -80,13 +80,14 @@ def open_backend(name: str, settings: Settings, threads: int | None = None) -> O
         threads: Team size of a host device, or None.
 
     Raises:
-        DeviceError: If the device is absent; says why, and what is installed.
+        SettingsError: If no such backend is installed; says which are.
+        DeviceError: If the device is absent; says why.
     """
     installed = _installed()
     if name != "auto":
         if name not in installed:
             known = ", ".join(sorted([*installed, *BUILT_IN]))
-            raise DeviceError(f"no backend {name!r} is installed; there are auto, {known}")
+            raise SettingsError(f"no backend {name!r} is installed; there are auto, {known}")
         return OpenedDevice(name, _open(installed[name], settings, threads), "asked for")
     refusals: list[str] = []
     for candidate in AUTO_ORDER:

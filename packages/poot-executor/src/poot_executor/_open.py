@@ -56,9 +56,9 @@ def open_engine(
         settings: What the environment asks.
 
     Raises:
-        DeviceError: If the backend is absent; says why.
+        DeviceError: If the device is absent; says why.
         UnsupportedError: If the device cannot run the model; names the equation.
-        SettingsError: If an option makes no sense.
+        SettingsError: If an option makes no sense, or no such backend is installed.
     """
     _check(options)
     if options.backend == "oracle":

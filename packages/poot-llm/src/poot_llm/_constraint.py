@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ class Constraint:
         value: ``json_schema``: the schema as JSON text. ``regex``: a pattern of Rust's regex syntax that
             the whole answer matches. ``choice``: a JSON list of texts. ``grammar``: a grammar in
             llguidance's Lark dialect. ``json_object``: empty.
+        field: The field of the request that asked for it, which errors name; the kind if it is empty.
 
     Raises:
         RequestError: If the value is too large, nested too deeply or no JSON where it has to be.
@@ -38,6 +40,7 @@ class Constraint:
 
     kind: ConstraintKind
     value: str = ""
+    field: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(ConstraintKind):

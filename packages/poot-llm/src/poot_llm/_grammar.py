@@ -102,10 +102,7 @@ class GrammarCompiler:
                 self._tokenizer, _grammar(constraint), log_level=0, limits=self._limits
             )
             if found.is_error():
-                raise RequestError(
-                    f"the {constraint.kind} cannot be compiled: {_first_lines(found.get_error())}",
-                    field=constraint.kind,
-                )
+                raise _refusal(constraint, found.get_error())
             found.compute_bitmask()  # the first takes long; copies find what it worked out
         with self._lock:
             self._compiled[constraint] = found
@@ -132,14 +129,15 @@ def _grammar(constraint: Constraint) -> str:
                 # JSON strings are what the dialect's literals are.
                 return make.grammar_from_lark("start: " + " | ".join(map(json.dumps, texts)))
     except ValueError as error:
-        raise RequestError(
-            f"the {constraint.kind} cannot be compiled: {_first_lines(str(error))}",
-            field=constraint.kind,
-        ) from error
+        raise _refusal(constraint, str(error)) from error
 
 
-def _first_lines(text: str) -> str:
-    return " ".join(text.strip().splitlines()[:3])[:500]
+def _refusal(constraint: Constraint, reason: str) -> RequestError:
+    what = f"{constraint.kind} of {constraint.field}" if constraint.field else constraint.kind
+    lines = " ".join(reason.strip().splitlines()[:3])[:500]
+    return RequestError(
+        f"the {what} cannot be compiled: {lines}", field=constraint.field or constraint.kind
+    )
 
 
 class _Tokens:

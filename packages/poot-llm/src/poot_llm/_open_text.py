@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from poot_core import CheckpointError
 from poot_llm._tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -79,9 +80,12 @@ def read_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
 
 
 def special_tokens(checkpoint: Checkpoint, data: TokenizerData) -> dict[str, str]:
-    """Return the texts of special tokens under the names that chat templates use."""
-    ids = {"bos": data.bos_id, "eos": next(iter(data.eos_ids), None), "pad": data.pad_id}
-    texts = {f"{kind}_token": data.token_text(i) for kind, i in ids.items() if i is not None}
+    """Return the texts of special tokens under the names that chat templates use.
+
+    Raises:
+        CheckpointError: If the id of the begin or the end of a text is none of the vocabulary's.
+    """
+    texts: dict[str, str] = {}
     # tokenizer_config.json goes before ids: a template is written against it.
     settings: dict[str, Any] = getattr(checkpoint.tokenizer_source, "settings", {})
     for kind in ("bos_token", "eos_token", "pad_token", "unk_token"):
@@ -89,4 +93,21 @@ def special_tokens(checkpoint: Checkpoint, data: TokenizerData) -> dict[str, str
         text = value.get("content") if isinstance(value, dict) else value  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         if isinstance(text, str):
             texts[kind] = text
+    ids = {"bos": data.bos_id, "eos": next(iter(data.eos_ids), None), "pad": data.pad_id}
+    for kind, token_id in ids.items():
+        if token_id is None or f"{kind}_token" in texts:
+            continue
+        try:
+            texts[f"{kind}_token"] = data.token_text(token_id)
+        except IndexError:
+            if kind == "pad":  # some configurations say -1 for none
+                continue
+            raise CheckpointError(
+                f"{checkpoint.name}: the configuration says {kind}_token_id {token_id}, which is no "
+                f"token of its tokenizer ({data.vocab_size} ids); configuration and tokenizer are "
+                "not of one model",
+                field=f"{kind}_token_id",
+                found=str(token_id),
+                allowed="an id of the tokenizer's vocabulary",
+            ) from None
     return texts

@@ -11,6 +11,7 @@ from poot_core import PootError, RequestError
 from poot_llm import Constraint, SamplingParams
 from poot_serve._choice import AnswerReader, Choice, Reader
 from poot_serve._conversation import Conversation, render
+from poot_serve._parsing.call_grammar import forced_calls, strict_calls
 from poot_serve._parsing.formats import AnswerFormat, Forced
 from poot_serve._parsing.lexer import Lexer
 from poot_serve._record import Record
@@ -134,6 +135,8 @@ async def prepare_chat(state: ServerState, ask: ChatAsk) -> PreparedChat:
     params = ask.params
     if constraint is not None:
         params = replace(params, constraint=constraint)
+    elif any(tool.function.strict for tool in tools):
+        params = replace(params, constraint=_strict(state, functions, parallel=ask.parallel))
     return PreparedChat(
         prompt=prompt,
         prompt_ids=prompt_ids,
@@ -158,30 +161,27 @@ def _forced(
     if not by_name:
         raise RequestError("tool_choice asks for a call but tools is empty", field="tool_choice")
     if ask.choice == "required":
-        objects = [_call_schema(name, by_name[name], form) for name in by_name]
-        one: dict[str, Any] = objects[0] if len(objects) == 1 else {"anyOf": objects}
-        opener = form.opener("one", "") or ""
-        if not ask.parallel:
-            return "one", opener, Constraint.json_schema(one)
-        several = {"type": "array", "items": one, "minItems": 1}
-        return "one", opener, Constraint.json_schema({"anyOf": [one, several]})
+        grammar = Constraint.grammar(forced_calls(form, by_name, parallel=ask.parallel))
+        return "one", form.opener("one", "") or "", replace(grammar, field="tools")
     if ask.choice not in by_name:
         raise RequestError(
             f"tool_choice names {ask.choice!r}; tools holds {', '.join(by_name)}",
             field="tool_choice",
         )
-    schema = by_name[ask.choice] or {"type": "object"}
-    return "named", form.opener("named", ask.choice) or "", Constraint.json_schema(schema)
+    schema = Constraint.json_schema(by_name[ask.choice] or {"type": "object"})
+    opener = form.opener("named", ask.choice) or ""
+    return "named", opener, replace(schema, field="tools")
 
 
-def _call_schema(name: str, parameters: dict[str, Any], form: AnswerFormat) -> dict[str, Any]:
-    key = form.arguments_key
-    return {
-        "type": "object",
-        "properties": {"name": {"const": name}, key: parameters or {"type": "object"}},
-        "required": ["name", key],
-        "additionalProperties": False,
-    }
+def _strict(
+    state: ServerState, functions: dict[str, dict[str, Any]], *, parallel: bool
+) -> Constraint | None:
+    """Return what holds the calls of a free answer to their schemas, or None without a format."""
+    form = state.answer_format
+    markers = state.marker_ids(form.markers(with_tools=True))
+    ids = {marker.text: token_id for token_id, marker in markers.items()}
+    grammar = strict_calls(form, functions, ids, parallel=parallel)
+    return None if grammar is None else replace(Constraint.grammar(grammar), field="tools")
 
 
 def begin_choices(

@@ -14,7 +14,7 @@ from typing import Any
 import click
 import uvicorn
 
-from poot_core import PootError, SettingsError
+from poot_core import PootError, RequestError, SettingsError
 from poot_llm import open_encoder_text, open_text
 from poot_serve._app import make_app
 from poot_serve._engine_encoder import EngineEncoder
@@ -82,7 +82,8 @@ def serve(model: str | None, settings: Settings) -> None:
     set_up_logs(settings.log)
     access, limits = settings.access, settings.limits
     keys = ApiKeys.load(access.api_key, access.api_key_file)
-    tracer = None if settings.log.otlp_endpoint is None else Tracer(settings.log.otlp_endpoint)
+    endpoint = settings.log.otlp_endpoint
+    tracer = None if endpoint is None else Tracer.over_http(endpoint)
     path = model or packaged_model()
     text = open_text(path)
     pooling: Any = settings.engine.pooling  # one of the words that its setting allows
@@ -116,17 +117,21 @@ def serve(model: str | None, settings: Settings) -> None:
     )
     listener = _listen(access.host, access.port)
     with listener:
-        failure = _run_loop(_run(HttpServer(http_config(app, settings), state), state, listener))
+        _run_loop(_run(HttpServer(http_config(app, settings), state), state, listener))
+    failure = engine.state.failure
     if failure is not None:
-        raise PootError(failure)
+        # A setting that only the engine process could judge is a wrong one all the same.
+        is_usage = engine.state.failure_kind in {SettingsError.__name__, RequestError.__name__}
+        raise SettingsError(failure) if is_usage else PootError(failure)
 
 
-def _run_loop(work: Any) -> str | None:
+def _run_loop(work: Any) -> None:
     if sys.platform == "win32":
-        return asyncio.run(work)
+        asyncio.run(work)
+        return
     import uvloop
 
-    return uvloop.run(work)
+    uvloop.run(work)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -147,14 +152,13 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-async def _run(server: uvicorn.Server, state: ServerState, listener: socket.socket) -> str | None:
-    """Serve until told to stop; return why the engine could not be opened, or None."""
+async def _run(server: uvicorn.Server, state: ServerState, listener: socket.socket) -> None:
+    """Serve until told to stop, or until the engine cannot be opened."""
     announcer = asyncio.create_task(_announce(server, state))
     try:
         await server.serve(sockets=[listener])
     finally:
         announcer.cancel()
-    return state.engine.state.failure
 
 
 async def _announce(server: uvicorn.Server, state: ServerState) -> None:

@@ -63,9 +63,6 @@ _REPORT_S = 0.25
 _BETWEEN_CAPTURES_MS = 5
 """Idle time after which the next decode step is recorded ahead: a request that comes meanwhile waits for
 one recording at most, some milliseconds."""
-_IDLE_MS = 1000
-"""Idle time after which what the first constraint needs is built. It holds the GIL for a while, so it
-is done neither while loading nor when the first such request has come and others run."""
 
 
 class EngineLoop:
@@ -87,7 +84,6 @@ class EngineLoop:
         # Constraints compile on a thread of their own, one at a time, while steps go on.
         self._compiling: dict[int, _Compiling] = {}
         self._compiler = ThreadPoolExecutor(1, "constraints")
-        self._is_warm = False
         self._captures_ahead = True  # until nothing is left to record
         self._wake_reader, self._wake_writer = os.pipe()
         self._poll = select.poll()
@@ -115,14 +111,9 @@ class EngineLoop:
         timeout_ms = 0 if not wait else 100 if self._compiling else None
         if timeout_ms is None and self._captures_ahead:
             timeout_ms = _BETWEEN_CAPTURES_MS
-        elif timeout_ms is None and not self._is_warm:
-            timeout_ms = _IDLE_MS
         found = self._poll.poll(timeout_ms)
         if not found and timeout_ms == _BETWEEN_CAPTURES_MS:
             self._captures_ahead = self._driver.capture_ahead()
-        if not found and timeout_ms == _IDLE_MS:
-            self._is_warm = True
-            self._compiler.submit(self._driver.warm)
         for descriptor, _ in found:
             if descriptor == self._wake_reader:
                 os.read(self._wake_reader, 1024)
@@ -185,11 +176,12 @@ class EngineLoop:
                 self._add(key, item.request, item.future.result)
             elif now_s > item.until_s:
                 del self._compiling[key]
+                constraint = item.request.params.constraint
                 self._refuse(
                     key,
                     RequestError(
                         f"the constraint did not compile within {_PREPARATION_S:.0f} s; simplify it",
-                        field="constraint",
+                        field=constraint.field if constraint is not None else None,
                     ),
                 )
 
@@ -328,6 +320,9 @@ def serve(connection: socket.socket, options: EngineOptionsFrame, start_s: float
             max_prefill_tokens=options.max_prefill_tokens,
             vocabulary=vocabulary,
         )
+        # What the first constraint needs holds the GIL while it is built: done now, it stops nobody.
+        connection.sendall(encode_frame(Loading("preparing constraints")))
+        driver.warm()
         ready = _ready(
             info,
             start_s,

@@ -37,6 +37,7 @@ from poot_serve._frames import (
     decode_from_engine,
     encode_frame,
 )
+from poot_serve._patience import Patience
 
 __all__ = ["EngineProcess", "EngineState", "Ticket"]
 
@@ -59,6 +60,7 @@ class EngineState:
         done: Part of the stage that is done, or None where nobody knows.
         total: All of the stage.
         failure: Why it cannot be opened; it is not tried again then.
+        failure_kind: Name of the error's type, or None where the process just died.
         restarts: Restarts after it had been ready.
         cancelled: Sequences that the server cancelled, since the server's start.
         lost: Sequences that ended with an engine, since the server's start.
@@ -70,6 +72,7 @@ class EngineState:
     done: int | None = None
     total: int | None = None
     failure: str | None = None
+    failure_kind: str | None = None
     restarts: int = 0
     cancelled: int = 0
     lost: int = 0
@@ -155,6 +158,7 @@ class EngineProcess:
         self._encodings: dict[int, asyncio.Future[NDArray[np.float32]]] = {}
         self._encoding_tokens = 0
         self._blame = Blame()
+        self._patience = Patience()
         self._next_key = 0
         self._connection: socket.socket | None = None
         self._last_frame_s = monotonic()
@@ -205,14 +209,22 @@ class EngineProcess:
         if under_way + num_sequences > self._max_requests:
             raise OverloadedError(
                 f"{under_way} sequences are under way or waiting and {num_sequences} more "
-                f"were asked for; at most {self._max_requests} are taken; try again soon"
+                f"were asked for; at most {self._max_requests} are taken; try again soon",
+                retry_after_s=self._patience.for_sequences(
+                    under_way + num_sequences - self._max_requests
+                ),
             )
         waiting = sum(ticket.waiting_tokens for ticket in self._tickets.values())
         waiting += self._encoding_tokens
         if self._is_busy and waiting + prompt_tokens > self._max_waiting_tokens:
             raise OverloadedError(
                 f"{waiting} prompt tokens wait and {prompt_tokens} more were sent; at most "
-                f"{self._max_waiting_tokens} are taken; try again soon"
+                f"{self._max_waiting_tokens} are taken; try again soon",
+                retry_after_s=self._patience.for_tokens(
+                    waiting + prompt_tokens - self._max_waiting_tokens,
+                    done=self.state.metrics.prompt_tokens,
+                    seconds=self.state.metrics.step_s,
+                ),
             )
 
     def submit(
@@ -299,6 +311,7 @@ class EngineProcess:
             return await future
         finally:
             self._encoding_tokens -= num_tokens
+            self._patience.note_departure()
             if self._encodings.pop(key, None) is not None:
                 self.state.cancelled += 1
                 self._outbox.put_nowait(encode_frame(Cancel(key)))
@@ -310,6 +323,7 @@ class EngineProcess:
     def cancel(self, key: int) -> None:
         """Forget a sequence; called through ``Ticket.close``."""
         if self._tickets.pop(key, None) is not None:
+            self._patience.note_departure()
             self.state.cancelled += 1
             self._outbox.put_nowait(encode_frame(Cancel(key)))
 
@@ -407,7 +421,8 @@ class EngineProcess:
                 self._changed()
             case Failed():
                 if self.state.ready is None and self.state.restarts == 0:
-                    self.state.failure = frame.message  # who started the server reports it
+                    # Who started the server reports it.
+                    self.state.failure, self.state.failure_kind = frame.message, frame.kind
                 else:
                     log.error("the engine failed: %s: %s", frame.kind, frame.message)
 
@@ -433,6 +448,7 @@ class EngineProcess:
             ticket.waiting_tokens = 0
             if event.finish_reason is not None:
                 del self._tickets[event.key]
+                self._patience.note_departure()
                 self._blame.clear(ticket.fingerprint)
             ticket.put(event)
 

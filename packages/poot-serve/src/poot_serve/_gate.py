@@ -66,7 +66,7 @@ class Gate:
             request_id=given_id if _REQUEST_ID.fullmatch(given_id) else uuid4().hex,
             method=scope["method"],
             path=scope["path"],
-            client=_client_of(scope, headers),
+            client=_client_of(scope, headers if self._keys else None),
         )
         scope["poot.record"] = record
 
@@ -158,9 +158,9 @@ def _key_of(headers: Headers) -> str:
     return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
-def _client_of(scope: Scope, headers: Headers) -> str:
-    """Return what rate limits count by: the key, hashed, or the address."""
-    key = _key_of(headers)
+def _client_of(scope: Scope, headers: Headers | None) -> str:
+    """Return what rate limits count by: the key, hashed, or the address where keys mean nothing."""
+    key = "" if headers is None else _key_of(headers)
     if key:
         return "key:" + hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:12]
     return scope["client"][0] if scope.get("client") else "local"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from poot_core import RequestError
@@ -90,10 +91,11 @@ def _of_outputs(outputs: StructuredOutputs) -> Constraint | None:
 
 
 def _made(name: str, make: Any, value: Any) -> Constraint | None:
-    """Return what ``make`` makes of a value; an error names the field of the request."""
+    """Return what ``make`` makes of a value; an error, now or later, names the field of the request."""
     if value is None:
         return None
     try:
-        return make(value)
+        made = make(value)
+        return None if made is None else replace(made, field=name)
     except RequestError as error:
         raise RequestError(f"{name}: {error.message}", field=name) from error

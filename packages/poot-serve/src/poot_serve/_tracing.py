@@ -40,36 +40,41 @@ class Span:
 
 
 class Tracer:
-    """Sends spans to an OTLP endpoint over HTTP.
+    """Makes a span of each request and hands it to an exporter.
 
     Args:
-        endpoint: URL of its ``/v1/traces``.
+        exporter: A ``SpanExporter`` of OpenTelemetry's SDK.
 
     Raises:
         SettingsError: If the libraries are not installed.
     """
 
-    def __init__(self, endpoint: str) -> None:
-        # Imported by name: the extra need not be there for anything else.
-        try:
-            trace = import_module("opentelemetry.trace")
-            sdk = import_module("opentelemetry.sdk.trace")
-            export = import_module("opentelemetry.sdk.trace.export")
-            resources = import_module("opentelemetry.sdk.resources")
-            otlp = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
-            context = import_module("opentelemetry.trace.propagation.tracecontext")
-        except ImportError as error:
-            raise SettingsError(
-                "otlp_endpoint is set but OpenTelemetry is not installed; install poot-serve[otel]"
-            ) from error
+    def __init__(self, exporter: Any) -> None:
+        trace = _imported("opentelemetry.trace")
+        sdk = _imported("opentelemetry.sdk.trace")
+        export = _imported("opentelemetry.sdk.trace.export")
+        resources = _imported("opentelemetry.sdk.resources")
+        context = _imported("opentelemetry.trace.propagation.tracecontext")
         resource = resources.Resource.create({"service.name": "poot-serve"})
         self._provider = sdk.TracerProvider(resource=resource)
-        exporter = otlp.OTLPSpanExporter(endpoint=endpoint)
         self._provider.add_span_processor(export.BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("poot_serve")
         self._propagator = context.TraceContextTextMapPropagator()
         self._server_kind = trace.SpanKind.SERVER
         self._error = trace.Status(trace.StatusCode.ERROR)
+
+    @classmethod
+    def over_http(cls, endpoint: str) -> Tracer:
+        """Return a tracer that sends spans over OTLP/HTTP.
+
+        Args:
+            endpoint: URL of the collector's ``/v1/traces``.
+
+        Raises:
+            SettingsError: If the libraries are not installed.
+        """
+        otlp = _imported("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+        return cls(otlp.OTLPSpanExporter(endpoint=endpoint))
 
     def begin(self, record: Record, headers: Mapping[str, str]) -> Span:
         """Return a span, a child of the caller's where it sent one."""
@@ -84,3 +89,13 @@ class Tracer:
     def close(self) -> None:
         """Send what is left."""
         self._provider.shutdown()
+
+
+def _imported(name: str) -> Any:
+    """Import by name: the extra need not be there for anything else."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise SettingsError(
+            "otlp_endpoint is set but OpenTelemetry is not installed; install poot-serve[otel]"
+        ) from error

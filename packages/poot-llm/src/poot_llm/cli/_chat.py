@@ -128,7 +128,12 @@ class Terminal:
 
 
 def run_chat(model: str, settings: ChatSettings, options: OpenOptions) -> None:
-    """Talk until the input ends."""
+    """Talk until the input ends.
+
+    Raises:
+        RequestError: If a setting is out of its range; told before anything is loaded.
+    """
+    settings.params({})
     terminal = Terminal()
     with progress(f"loading {Path(model).name}"):
         llm = LLM.open(model, options)

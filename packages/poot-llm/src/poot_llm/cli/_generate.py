@@ -70,9 +70,12 @@ def run_generate(
 
 def _parse_ids(text: str) -> list[int]:
     try:
-        return [int(part) for part in text.replace(" ", ",").split(",") if part]
+        ids = [int(part) for part in text.replace(" ", ",").split(",") if part]
     except ValueError as error:
         raise typer.BadParameter(f"--prompt-ids takes ids such as 1,2,3: {error}") from error
+    if not ids:
+        raise typer.BadParameter("--prompt-ids is empty; it takes ids such as 1,2,3")
+    return ids
 
 
 def _read_text(prompt: str | None) -> str:

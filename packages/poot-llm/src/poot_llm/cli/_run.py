@@ -1,6 +1,7 @@
 """Runs one command line: results on stdout, one readable error block on stderr, an exit code.
 
-0 is success, 1 something went wrong, 2 wrong usage, 130 an interrupt.
+0 is success, 1 something went wrong, 2 wrong usage, 130 an interrupt. A value that cannot be (a
+temperature below zero, a backend that does not exist) is wrong usage, wherever it is noticed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 
 from typer.exceptions import Abort, Exit, TyperException
 
-from poot_core import PootError
+from poot_core import PootError, RequestError, SettingsError
 from poot_llm.cli._app import app
 
 __all__ = ["run"]
@@ -36,6 +37,8 @@ def run(arguments: Sequence[str]) -> int:
         # Whoever read our output went away; the interpreter must not complain when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except (RequestError, SettingsError) as error:
+        return _refused(error, wants_traceback)
     except Exception as error:
         return _failure(error, wants_traceback)
     return code if isinstance(code, int) else 0
@@ -48,6 +51,13 @@ def _usage(error: TyperException) -> int:
         print(f"Try '{context.command_path} --help' for help.", file=sys.stderr)
     print(_one_line(error.format_message()), file=sys.stderr)
     return error.exit_code
+
+
+def _refused(error: PootError, wants_traceback: bool) -> int:
+    if wants_traceback:
+        traceback.print_exception(error, file=sys.stderr)
+    print(_one_line(f"poot: {error.message}"), file=sys.stderr)
+    return 2
 
 
 def _failure(error: Exception, wants_traceback: bool) -> int:

@@ -120,7 +120,10 @@ def _tool(tool: AnthropicTool, place: int) -> Tool:
         )
     return Tool(
         function=FunctionSpec(
-            name=tool.name, description=tool.description, parameters=tool.input_schema
+            name=tool.name,
+            description=tool.description,
+            parameters=tool.input_schema,
+            strict=tool.strict,
         )
     )
 

@@ -50,6 +50,7 @@ class AnthropicTool(Struct, frozen=True, kw_only=True):
     name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}$")]
     description: str | None = None
     input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
     type: str | None = None
 
 
