@@ -17,6 +17,7 @@ from tokenizers import models, pre_tokenizers, processors
 
 from poot_llm import Encoder
 
+pytestmark = pytest.mark.xdist_group("serve-encoders")  # its servers start once
 DATA = Path(__file__).parent / "data" / "encoders"
 WORDS = [f"w{number}" for number in range(250)]
 QUERY, DOCUMENTS = "w1 w2 w3", ["w4 w5", "w1 w2 w3 w4 w9 w9 w9", "w77", "w4 w5 w6"]

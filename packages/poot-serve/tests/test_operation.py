@@ -252,9 +252,10 @@ def test_rates_and_deadlines(checkpoint) -> None:
 
 
 def engine_of(server: Server) -> int | None:
+    """Return the engine's process, or None between two of them, where ps finds none and fails."""
     listing = subprocess.run(
         ["ps", "-o", "pid=,args=", "--ppid", str(server.process.pid)],
-        capture_output=True, text=True, check=True,
+        capture_output=True, text=True, check=False,
     ).stdout  # fmt: skip
     found = [int(line.split()[0]) for line in listing.splitlines() if "_engine" in line]
     return found[0] if found else None
