@@ -11,12 +11,13 @@ import re
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from poot_core import DeviceError, Settings, ShapeError, bf16
+from poot_core import DeviceError, Settings, ShapeError, UnsupportedError, bf16
 from poot_executor import Engine, EngineOptions
 from poot_executor_parity import CASES, Case, Context, open_case, step_inputs
 from poot_graph_ir import Tracer, ops
@@ -34,7 +35,7 @@ devices = pytest.mark.parametrize("device", device_parameters("cpu"))
 
 
 @contextmanager
-def opened(case: Case, device: str, options: EngineOptions = OPTIONS) -> Generator[Engine]:
+def opened(case: Case, device: str, options: EngineOptions = OPTIONS) -> Generator[Any]:
     with closing(open_case(case, device, Settings.from_environment(), options)) as engine:
         yield engine
 
@@ -60,6 +61,25 @@ def test_replay_gives_the_bits_of_the_first_run(device: str, name: str) -> None:
     assert np.isfinite(found[0]).all()
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
+
+
+@devices
+def test_steps_recorded_ahead_give_the_same_bits(device: str) -> None:
+    """Contexts of one split and of several, every number of rows, in a device's own memory of them."""
+    case, found = BY_NAME["attention/rotary"], []
+    for is_ahead in (False, True):
+        with opened(case, device) as engine:
+            logits_of(engine, (30, 5, 3, 282), [0, 0, 0, 0])
+            count = 0
+            while is_ahead and engine.capture_ahead():
+                count += 1
+            assert engine.recordings.ahead == count
+            assert (count > 4) == (is_ahead and device not in {"cpu", "reference"})
+            computed = [30, 5, 3, 282]
+            for counts in ((1, 1, 1, 1), (1, 1, 1, 1), (0, 1, 1, 1), (1, 0, 0, 1), (1, 1, 1, 1)):
+                found.append(np.concatenate(logits_of(engine, counts, computed)))
+    for eager, ahead in zip(found[:5], found[5:], strict=True):
+        np.testing.assert_array_equal(eager, ahead)
 
 
 @devices
@@ -234,3 +254,31 @@ def test_memory_is_what_the_plan_says(device: str, monkeypatch: pytest.MonkeyPat
         assert info.state_bytes == 2 * 160 * 16 * 2 * 16 * 4
         assert info.workspace_bytes > 4 * 64 * 8192
         assert sum(held.bytes.values()) == pytest.approx(forecast, rel=0.05)
+
+
+@devices
+@pytest.mark.parametrize("damage", ["cut", "bit", "empty"])
+def test_a_damaged_cache_is_made_anew(device: str, damage: str, tmp_path: Path) -> None:
+    """Programs, objects, cubins, what a device keeps: every entry is damaged, no bit changes."""
+    settings = replace(Settings.from_environment(), kernel_cache_dir=tmp_path)
+    case, found = BY_NAME["attention/plain"], []
+    for turn in range(2):
+        with closing(open_case(case, device, settings, OPTIONS)) as engine:
+            found += logits_of(engine, (30,), [0])
+        entries = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert len(entries) > 3
+        for path in entries if turn == 0 else ():
+            data = bytearray(path.read_bytes())
+            if damage == "bit" and data:
+                data[len(data) // 2] ^= 4
+            path.write_bytes({"cut": data[: len(data) * 2 // 3], "bit": data, "empty": b""}[damage])
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+@devices
+def test_what_no_kernel_covers_is_refused_by_name(device: str) -> None:
+    """Not by what a device has: the equation, its place, and what is missing."""
+    case = Case(name="contract/uncovered", build=lambda c: ops.cumsum(c.x, 1) * 2.0)
+    with pytest.raises(UnsupportedError, match=r"cumsum") as caught:
+        open_case(case, device, Settings.from_environment(), OPTIONS)
+    assert "test_parity_contract" in caught.value.message or "%" in caught.value.message

@@ -213,18 +213,23 @@ def test_bandwidth_is_measured(device):
 
 
 class _Lost:
-    """The library of a driver whose device is lost when work is handed over."""
+    """The library of a driver whose device is lost, as a call says from now on."""
 
-    def __init__(self, lib) -> None:
-        self._lib = lib
+    def __init__(self, lib, calls) -> None:
+        self._lib, self._calls = lib, calls
 
     def __getattr__(self, name: str):
-        if name == "vkQueueSubmit":
+        if name in self._calls:
             return lambda *_: -4
         return getattr(self._lib, name)
 
 
-def test_a_lost_device_says_so_and_closes(device):
+@pytest.mark.parametrize(
+    "calls",
+    [("vkQueueSubmit",), ("vkGetFenceStatus", "vkWaitForFences")],
+    ids=["handed over", "waiting"],
+)
+def test_a_lost_device_says_so_and_closes(device, calls):
     from poot_core import Settings
     from poot_vulkan_device import open_device
 
@@ -232,10 +237,17 @@ def test_a_lost_device_says_so_and_closes(device):
     kernel = load(other, scale_kernel())
     x = other.allocate(64, "x")
     prepared = other.prepare([launch_of(kernel, x, x, 1.0)])
-    other._context.api.lib = _Lost(other._context.api.lib)
+    other._context.api.lib = _Lost(other._context.api.lib, calls)
+
+    def step() -> None:
+        other.run(prepared, {"N": 1})
+        other.synchronize()  # in the middle of the step: it is handed over and does not end
+
     for _ in range(2):
         with pytest.raises(DeviceError, match=r"was lost.*; close this engine and open a new one"):
-            other.run(prepared, {"N": 1})
+            step()
+    with pytest.raises(DeviceError, match=r"was lost"):
+        other.download(x)
     other.close()
     other.close()
     with pytest.raises(DeviceError, match="closed"):
