@@ -33,6 +33,8 @@ class Scope:
         count: Neighbouring elements that each lane holds.
         memo: Elements computed so far.
         pairs: Pairs of neighbouring elements read so far, by memory and position.
+        is_aligned: Whether rows and what lanes hold of them start at multiples of ``count`` elements,
+            as on a GPU, so that they are loaded by one instruction.
     """
 
     values: dict[Variable, Value]
@@ -44,6 +46,7 @@ class Scope:
     pairs: dict[tuple[Value, Position], Value] = field(
         default_factory=dict[tuple[Value, Position], Value]
     )
+    is_aligned: bool = False
 
 
 class Elements:
@@ -114,6 +117,7 @@ class Elements:
             return b.load(
                 place.memory, [*place.leading, self.index(position, scope)],
                 count=scope.count if is_spread else 1,
+                alignment=self._alignment(value, position, scope) if is_spread else 0,
             )  # fmt: skip
         assert node is not None
         if node.op == "literal":
@@ -131,6 +135,15 @@ class Elements:
         if node.op in VIEWS:
             return found[0]
         return emit_node(b, node, found, self._power(node.op, node.operands))
+
+    def _alignment(self, value: int, position: Position, scope: Scope) -> int:
+        """Return the bytes that what a lane loads is aligned to; 0 where nothing is known."""
+        count = scope.count
+        others = [position.constant, self._plan.size(value)]
+        others += [c for variable, c in position.terms if variable != scope.vector]
+        if not scope.is_aligned or any(number % count for number in others):
+            return 0
+        return count * dtype_by_name(self._plan.dtype(value)).itemsize
 
     def _is_half_of_pairs(self, value: int, position: Position, scope: Scope) -> bool:
         """Whether the lanes read every other element of pairs that lie whole in the row."""

@@ -26,7 +26,7 @@ from poot_kernelgen.rows._position import (
     flatten,
     unflatten,
 )
-from poot_kernelgen.rows._quantise import QuantiseBlocks
+from poot_kernelgen.rows._quantise import QUAD, QuantiseBlocks, block_lanes
 from poot_kernelgen.rows._reduce import RowReducer
 
 __all__ = ["row_kernel"]
@@ -35,8 +35,9 @@ _BLOCK = 32
 
 
 def row_kernel(
-    program: RowProgram, target: Target, name: str = "row", threads: int | None = None
-) -> KernelFunction:
+    program: RowProgram, target: Target, name: str = "row", threads: int | None = None,
+    *, subgroup_size: int = 32,
+) -> KernelFunction:  # fmt: skip
     """Return the kernel of a row program.
 
     Args:
@@ -44,20 +45,24 @@ def row_kernel(
         target: The host; its lanes decide how many elements a lane holds.
         name: Entry-point name.
         threads: Invocations that share a row on a GPU; None on the host.
+        subgroup_size: Lanes of a GPU's subgroup.
 
     Raises:
         UnsupportedError: If an operation is unknown or an output's kind does not fit.
     """
-    return _RowKernel(program, target, name, threads).build()
+    return _RowKernel(program, target, name, threads, subgroup_size).build()
 
 
 class _RowKernel:
-    def __init__(self, program: RowProgram, target: Target, name: str, threads: int | None) -> None:
+    def __init__(
+        self, program: RowProgram, target: Target, name: str, threads: int | None, subgroup_size: int
+    ) -> None:
         self.plan = RowPlan(program)
         self.plan.check()
         self.program = program
         self.is_shared = threads is not None
         self.lanes = threads or lane_count(target)
+        self.block_lanes = block_lanes(subgroup_size)
         self.b = IRBuilder(name, level="lane", grid=["rows"], workgroup_size=threads)
         self.elements = Elements(self.plan, self.b)
         self.outputs: list[list[Value]] = []
@@ -183,13 +188,24 @@ class _RowKernel:
             self._nest(nest, value, vector, count, store)
 
     def _flat(
-        self, nest: Nest, value: int, store: Callable[[Scope, Position, Value], None]
-    ) -> None:
+        self, nest: Nest, value: int, store: Callable[[Scope, Position, Value], None],
+        to: Position | None = None,
+    ) -> None:  # fmt: skip
+        """Deal a nest to the invocations, by quads where those are neighbours at ``to`` as well."""
+        elements, vector = self.elements, nest.variables[-1] if nest.variables else None
+        places = (nest.position, nest.position if to is None else to)
+        is_wide = (
+            vector is not None
+            and all(place.coefficient(vector) == 1 for place in places)
+            and self._is_straight(value, nest.position, vector)
+        )
+
         def body(scope: Scope) -> None:
-            store(scope, nest.position, self.elements.emit(value, nest.position, scope))
+            found = elements.emit(value, nest.position, scope)
+            store(scope, nest.position, elements.spread(found, QUAD) if is_wide else found)
 
         if nest.variables:
-            run_flat(self.b, nest, body)
+            run_flat(self.b, nest, body, count=QUAD if is_wide else 1)
         else:
             body(Scope({}))
 
@@ -299,21 +315,23 @@ class _RowKernel:
             b.store(sums, [self.row, loop.index], total)
 
     def _quantise_shared(self, value: int, arrays: list[Value], outlier: float) -> None:
-        """Give every block of 32 to one invocation."""
-        if not self._reads_quads(value):
+        """Give every block of 32 to neighbouring lanes."""
+        whole = Variable(self.plan.size(value))
+        if not self._is_straight(value, Position.of(whole), whole):
             self._to_scratch(value)
         self._prepare_scalars(value)
-        QuantiseBlocks(self.b, self.elements, value, self.plan.size(value)).run(
-            self.row, arrays, outlier
-        )
+        QuantiseBlocks(
+            self.b, self.elements, value, self.plan.size(value), threads=self.lanes,
+            lanes=self.block_lanes,
+        ).run(self.row, arrays, outlier)  # fmt: skip
 
-    def _reads_quads(self, value: int) -> bool:
+    def _is_straight(self, value: int, position: Position, vector: Variable) -> bool:
+        """Whether neighbours along a variable are computed from neighbours, and nothing is counted."""
         try:
-            for position in QuantiseBlocks.positions(self.plan.size(value)):
-                self.elements.leaves(value, position)
+            leaves = self.elements.leaves(value, position)
         except (Cut, Factor):
             return False
-        return True
+        return element_count(vector, leaves, self.plan, 1, most=QUAD) == QUAD
 
     def _outlier_limit(
         self, read: Callable[[Value], tuple[Value, Value]], blocks: int, count: int, outlier: float
@@ -424,9 +442,15 @@ class _RowKernel:
             return
         if layout.role == "key" and self.is_shared:
             base = b.add(start, offset)
-            self._each(value, lambda scope, where, found: b.store(
-                pool, b.add(base, b.mul(self.elements.index(where, scope), tokens)),
-                b.convert(found, dtype)))  # fmt: skip
+
+            def spread(scope: Scope, where: Position, found: Value) -> None:
+                first = b.add(base, b.mul(self.elements.index(where, scope), tokens))
+                found = b.convert(found, dtype)
+                for number in range(scope.count):
+                    element = b.extract(found, number) if scope.count > 1 else found
+                    b.store(pool, b.add(first, number * tokens) if number else first, element)
+
+            self._each(value, spread)
             return
         if layout.role == "key":  # [block][head][dim][token]
             base = b.add(start, offset)
@@ -443,7 +467,7 @@ class _RowKernel:
         for nest in solve_nests(heads * dim, check):
             where = self._value_offset(nest.position, heads, dim, tokens)
             if self.is_shared:
-                self._flat(nest, value, self._storing(pool, base, where, dtype))
+                self._flat(nest, value, self._storing(pool, base, where, dtype), where)
                 continue
             leaves = self.elements.leaves(value, nest.position)
             vector = pick_vector(nest, self.lanes)

@@ -108,21 +108,25 @@ def pick_vector(nest: Nest, lanes: int) -> Variable | None:
     return max(reversed(nest.variables), key=lambda v: v.extent)
 
 
-def run_flat(b: IRBuilder, nest: Nest, body: Callable[[Scope], None]) -> None:
-    """Emit a nest as one loop that is dealt to the invocations of a workgroup, one element each.
+def run_flat(b: IRBuilder, nest: Nest, body: Callable[[Scope], None], *, count: int = 1) -> None:
+    """Emit a nest as one loop that is dealt to the invocations of a workgroup.
 
     Args:
         b: The builder.
         nest: Its variables are digits of the loop's index, the innermost the lowest.
         body: Sees the variables' values.
+        count: Neighbouring elements of each invocation along the innermost variable.
     """
     total = math.prod(v.extent for v in nest.variables)
-    with b.foreach(0, total) as loop:
+    with b.foreach(0, total // count) as loop:
         scope, rest = Scope({}), loop.index
+        if count > 1:
+            scope = Scope({}, nest.variables[-1], count, is_aligned=True)
         for number, variable in enumerate(reversed(nest.variables)):
             is_last = number == len(nest.variables) - 1
-            scope.values[variable] = rest if is_last else b.mod(rest, variable.extent)
-            rest = rest if is_last else b.floordiv(rest, variable.extent)
+            extent = variable.extent if number else variable.extent // count
+            scope.values[variable] = rest if is_last else b.mod(rest, extent)
+            rest = rest if is_last else b.floordiv(rest, extent)
         body(scope)
 
 

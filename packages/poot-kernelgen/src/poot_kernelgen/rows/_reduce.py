@@ -141,16 +141,20 @@ class RowReducer:
         if reduced.extent == 1:
             return elements.emit(source, position, Scope(dict(outer.values)))
         leaves = elements.leaves(source, position)
-        most = 1 if self._is_shared else 4
-        count = element_count(reduced, leaves, self._plan, self._lanes, most=most)
+        lanes = 1 if self._is_shared else self._lanes
+        count = element_count(reduced, leaves, self._plan, lanes, most=4)
         start = b.constant(_neutral(neutral, dtype.name), dtype)
         if count > 1:
             start = b.splat(start, count)
         with b.foreach(0, reduced.extent // count, [start]) as loop:
-            scope = Scope({**outer.values, reduced: loop.index}, reduced, count)
+            values = {**outer.values, reduced: loop.index}
+            scope = Scope(values, reduced, count, is_aligned=self._is_shared)
             found = elements.spread(elements.emit(source, position, scope), count)
             loop.yield_(b.binary(opcode, loop.carried[0], found))
-        total = b.workgroup_reduce(loop.result, opcode)
+        found = loop.result
+        if count > 1 and self._is_shared:
+            return b.workgroup_reduce(b.vector_reduce(found, opcode), opcode)
+        total = b.workgroup_reduce(found, opcode)
         return b.vector_reduce(total, opcode) if count > 1 else total
 
 

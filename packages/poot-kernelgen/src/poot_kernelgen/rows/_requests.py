@@ -13,11 +13,11 @@ from poot_kernelgen.rows._plan import RowPlan
 
 __all__ = ["generate_rows", "row_threads"]
 
-_MOST_THREADS = 256
+_MOST_THREADS = 512
 
 
 def row_threads(program: RowProgram, caps: DeviceCaps) -> int:
-    """Return how many invocations share a row on a GPU: about four elements each."""
+    """Return how many invocations share a row on a GPU: four to eight elements each."""
     plan = RowPlan(program)
     largest = max((plan.size(output.value) for output in program.outputs), default=1)
     most = min(_MOST_THREADS, caps.max_workgroup)
@@ -39,5 +39,6 @@ def generate_rows(
     if caps.max_workgroup > 1:
         threads = row_threads(found, caps)
         name = entry_name("rows", (found, threads), target)
-        return (gpu_answer(row_kernel(found, target, name, threads)),)
+        kernel = row_kernel(found, target, name, threads, subgroup_size=caps.subgroup_size)
+        return (gpu_answer(kernel),)
     return (answer(row_kernel(found, target, entry_name("rows", found, target)), grain=4),)

@@ -16,10 +16,12 @@ from poot_kernel.targets.common.lower import (
     lower_kernel,
     parameter_dtypes,
 )
+from poot_kernel.targets.common.lowering import Lowering
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import FragmentProducts
 from poot_kernel.targets.nvptx.dealt import DealtProducts, most_turns, suits_dealt
 from poot_kernel.targets.nvptx.machine import REGION, PtxMachine, capability_of
+from poot_kernel.targets.nvptx.rehearsal import rehearsed, suits_rehearsal
 from poot_kernel.targets.nvptx.split import (
     MAX_WARPS,
     SplitProducts,
@@ -86,9 +88,21 @@ def compile_ptx(
         # The next kernel may take the free places of this one's last wave; all wait for the writes
         # of those before them, so that order reaches over more than one.
         machine.line("griddepcontrol.launch_dependents")
-        if not machine.is_split:  # it fetches weights first
+    built: list[Lowering] = []
+
+    def lower() -> None:
+        built.append(
+            lower_kernel(kernel, machine, products, arguments, threads=count, multiples=known)
+        )
+
+    if overlaps and _rehearses(kernel, products):
+        rehearsed(machine, lower)
+    else:
+        # Kernels of few rows fetch weights first.
+        if overlaps and not isinstance(products, SplitProducts):
             machine.line("griddepcontrol.wait")
-    low = lower_kernel(kernel, machine, products, arguments, threads=count, multiples=known)
+        lower()
+    (low,) = built
     maps = tuple(products.tensor_maps) if isinstance(products, WarpgroupProducts) else ()
     parameters += [f"\t.param .align 64 .b8 map{number}[128]" for number in range(len(maps))]
     launched = count
@@ -123,6 +137,12 @@ def compile_ptx(
     )  # fmt: skip
 
 
+def _rehearses(kernel: KernelFunction, products: FragmentProducts) -> bool:
+    """Whether a kernel is run twice: row programs and attention of single tokens."""
+    is_small = kernel.level == "lane" or isinstance(products, DealtProducts)
+    return is_small and suits_rehearsal(kernel)
+
+
 def _schedule(
     kernel: KernelFunction, machine: PtxMachine, arch: str, known: Mapping[str, int],
     threads: int | None, *, overlaps: bool,
@@ -133,7 +153,7 @@ def _schedule(
     if threads is None and machine.has_async_copy and suits_split(kernel):
         return SplitProducts(overlaps=overlaps), machine.subgroup_size
     if threads is None and suits_dealt(kernel):
-        return DealtProducts(overlaps=overlaps), machine.subgroup_size
+        return DealtProducts(), machine.subgroup_size
     return ChunkedProducts(), threads or default_threads(kernel, machine.subgroup_size)
 
 

@@ -42,15 +42,12 @@ class DealtProducts(FragmentProducts):
         block_bytes: Shared memory of the workgroup, beside that of each warp.
     """
 
-    def __init__(self, *, overlaps: bool) -> None:
-        self.overlaps = overlaps
+    def __init__(self) -> None:
         self.block_bytes = 0
 
     def run(self, low: Lowering) -> None:
         """Lower the kernel."""
         machine = cast(PtxMachine, low.machine)
-        if self.overlaps:
-            machine.line("griddepcontrol.wait")
         low.handlers = {**low.handlers, "shared_alloc": self._allocate}
         operations = low.kernel.body.operations
         (loop,) = _dealt(low.kernel)
