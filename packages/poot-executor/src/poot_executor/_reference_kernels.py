@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -221,11 +222,23 @@ def _attend(request: AttendRequest, a: _Arguments) -> None:
         numbers,
         _head(tables, i32, (int(numbers.max()) + 1, width)),
     )
-    ref.attend_partials(
-        request, *arrays, items, _head(partials, f32, (tokens, stride, heads, dim + 2)),
-        _head(result, f32, (tokens, heads, dim)), sinks=sinks, slopes=slopes,
-        lengths=None if lengths is None else _head(lengths, i32, (int(numbers.max()) + 1,)),
-    )  # fmt: skip
+    with _as_f32(request, _head(result, dtype_by_name(request.result_dtype), (tokens, heads, dim))) as y:
+        ref.attend_partials(
+            request, *arrays, items, _head(partials, f32, (tokens, stride, heads, dim + 2)), y,
+            sinks=sinks, slopes=slopes,
+            lengths=None if lengths is None else _head(lengths, i32, (int(numbers.max()) + 1,)),
+        )  # fmt: skip
+
+
+@contextmanager
+def _as_f32(request: AttendRequest, result: Array) -> Generator[Array]:
+    """Give a result as f32, and round what was stored there."""
+    if request.result_dtype == "f32":
+        yield result
+        return
+    wide = result.astype(np.float32)
+    yield wide
+    result[...] = wide.astype(result.dtype)
 
 
 def _head(memory: Memory, dtype: DType, shape: Sequence[int]) -> Array:
@@ -250,11 +263,12 @@ def _merge(request: AttendRequest, a: _Arguments) -> None:
         rows = a.array(i32, (tokens,))
         lengths = _head(a.value(), i32, (int(rows.max(initial=0)) + 1,))
     sinks = a.array(f32, (heads,)) if request.sinks else None
-    result = a.array(f32, (tokens, heads, dim))
+    result = a.array(dtype_by_name(request.result_dtype), (tokens, heads, dim))
     a.value()
-    ref.merge_partials(
-        request, partials, positions, result, sinks=sinks, rows=rows, lengths=lengths
-    )
+    with _as_f32(request, result) as y:
+        ref.merge_partials(
+            request, partials, positions, y, sinks=sinks, rows=rows, lengths=lengths
+        )
 
 
 def _argmax_partial(request: ArgmaxRequest, a: _Arguments) -> None:

@@ -330,6 +330,7 @@ class _Scheduler:
                 query_tile=tile,
                 split=self.options.split,
                 causal=causal,
+                result_dtype=_dtype_name(equation.output),
             )
             for tile in self.options.query_tiles
         )

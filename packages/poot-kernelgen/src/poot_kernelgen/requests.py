@@ -290,6 +290,7 @@ class AttendRequest:
         window: Keys at or before ``position - window`` are masked, or None.
         softcap: Scores become ``softcap * tanh(score / softcap)``, or None.
         causal: Whether keys after a token's own are masked.
+        result_dtype: ``f32``, or ``bf16`` where its only reader rounds to that (GPU kernels alone).
     """
 
     num_heads: int
@@ -303,6 +304,7 @@ class AttendRequest:
     query_tile: int = 1
     split: int = 256
     causal: bool = True
+    result_dtype: str = "f32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,7 +126,8 @@ class _Main:
         self.slopes = b.array("slopes", f32, [heads]) if request.alibi else None
         self.partials = b.array("partials", f32, [None], access="w")
         self.num_parts = b.scalar("parts")
-        self.result = b.array("result", f32, [None, heads, value.head_dim], access="w")
+        self.dtype = dtype_by_name(request.result_dtype)
+        self.result = b.array("result", self.dtype, [None, heads, value.head_dim], access="w")
 
     def build(self) -> KernelFunction:
         b, k, request = self.b, self.k, self.request
@@ -395,6 +396,7 @@ class _Main:
         factor = b.div(factor, total)
         with b.foreach(0, self.request.value.head_dim) as dims:
             value = b.mul(self._mixed_value(index, dims.index), factor)
+            value = b.convert(value, self.dtype)
             b.store(self.result, [row.token, row.head, dims.index], value)
 
     def _store_partial(

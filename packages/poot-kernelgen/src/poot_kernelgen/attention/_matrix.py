@@ -90,7 +90,10 @@ class _Main:
             "partials", f32, [None, value.head_dim + 2], access="w", alignment=8
         )
         self.num_parts = b.scalar("parts")
-        self.result = b.array("result", f32, [None, value.head_dim], access="w", alignment=16)
+        self.dtype = dtype_by_name(request.result_dtype)
+        self.result = b.array(
+            "result", self.dtype, [None, value.head_dim], access="w", alignment=16
+        )
 
     def build(self) -> KernelFunction:
         b, request = self.b, self.request
@@ -262,16 +265,18 @@ class _Main:
     # ---- results
 
     def _finish(self, state: Sequence[Value]) -> None:
-        b, request = self.b, self.request
+        b = self.b
         largest, total, weighted = state
         token, head = self._tokens((self.tile,))
         whole = b.map(lambda t, h: self._place(t, h, is_whole=True), token, head)
         part = b.map(lambda t, h: self._place(t, h, is_whole=False), token, head)
-        b.store_rows(self.result, b.map(b.div, weighted, total), whole, [0])
+        result = b.map(b.div, weighted, total)
+        if self.dtype is not f32:
+            result = b.tile_convert(result, self.dtype)
+        b.store_rows(self.result, result, whole, [0])
         b.store_rows(self.partials, largest, part, [0])
         b.store_rows(self.partials, total, part, [1])
         b.store_rows(self.partials, weighted, part, [2])
-        del request
 
     def _place(self, token: Value, head: Value, *, is_whole: bool) -> Value:
         """Return the row of the result or of the partial results, -1 where it is not stored."""

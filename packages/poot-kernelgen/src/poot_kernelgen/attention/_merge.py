@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from poot_core import f32, i32, i64
+from poot_core import dtype_by_name, f32, i32, i64
 from poot_kernel import IRBuilder, KernelFunction, Value
 from poot_kernelgen.attention._exponential import LOG2_E
 from poot_kernelgen.attention._exponential import power_of_two as host_power_of_two
@@ -27,7 +27,8 @@ def merge_kernel(request: AttendRequest, name: str, threads: int | None = None) 
     rows = None if request.causal else b.array("rows", i32, ["tokens"])
     lengths = None if request.causal else b.array("lengths", i32, [None])
     sinks = b.array("sinks", f32, [heads]) if request.sinks else None
-    result = b.array("result", f32, ["tokens", heads, dim], access="w")
+    dtype = dtype_by_name(request.result_dtype)
+    result = b.array("result", dtype, ["tokens", heads, dim], access="w")
     b.scalar("tokens")
     head, token = b.workgroup_id(0), b.workgroup_id(1)
     position = b.convert(b.load(positions, token), i64)
@@ -131,4 +132,5 @@ def _merge_together(
                 found = b.add(found, b.mul(value, b.load(factors, part)))
             parts.yield_(found)
         quotient = b.div(parts.result, total)
+        quotient = b.convert(quotient, dtype_by_name(request.result_dtype))
         b.store(result, [token, head, dims.index], quotient, mask=is_split)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from poot_core import DeviceCaps, Target
+from poot_core import DeviceCaps, Target, UnsupportedError
 from poot_kernelgen._answers import answer, entry_name, gpu_answer
 from poot_kernelgen._generate import GeneratedKernel
 from poot_kernelgen.attention._gpu import gpu_attend_kernel, gpu_blocking
@@ -25,11 +25,16 @@ def generate_attend(
     """Return the main and the merge kernel.
 
     Raises:
-        UnsupportedError: If heads, layouts or the split do not fit together.
+        UnsupportedError: If heads, layouts or the split do not fit together, or if the host shall
+            round results.
     """
     found = cast("AttendRequest", request)
     if caps.max_workgroup > 1:
         return _for_gpu(found, target, caps)
+    if found.result_dtype != "f32":
+        raise UnsupportedError(
+            f"attention on the host stores f32, not {found.result_dtype!r}; round it in a row program"
+        )
     main = attend_kernel(found, target, entry_name("attend", found, target))
     # Tiles of any size share one merge.
     facts = (found.num_heads, found.value.head_dim, found.window, found.sinks, found.split,
@@ -49,7 +54,7 @@ def _for_gpu(
         main = gpu_attend_kernel(request, blocking, name)
     threads = max(caps.subgroup_size, min(_MERGE_THREADS, caps.max_workgroup))
     facts = (request.num_heads, request.value.head_dim, request.window, request.sinks,
-             request.split, request.causal, threads)  # fmt: skip
+             request.split, request.causal, request.result_dtype, threads)  # fmt: skip
     merge = merge_kernel(request, entry_name("attend_merge", facts, target), threads)
     return gpu_answer(main), gpu_answer(merge, "merge")
 

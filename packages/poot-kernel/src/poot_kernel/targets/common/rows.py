@@ -97,8 +97,12 @@ def _along_rows(layout: Fragment) -> Fragment:
 
 def _rows(low: Lowering, op: Op, tile: TileType, first: int) -> _Rows:
     pointer = low.get(op.operands[0])
-    if not isinstance(pointer, Pointer) or pointer.memory.rank != 2 or tile.dtype.bits != 32:
-        raise UnsupportedError(f"{op.opcode!r} is lowered for arrays of two axes and 32 bits alone")
+    widths = (16, 32) if op.opcode == "store_rows" else (32,)
+    if not isinstance(pointer, Pointer) or pointer.memory.rank != 2 or tile.dtype.bits not in widths:
+        raise UnsupportedError(
+            f"{op.opcode!r} is lowered for arrays of two axes of {' or '.join(map(str, widths))} bits "
+            f"alone, not {tile.dtype}"
+        )
     column = op.operands[first + 1]
     memory, size = pointer.memory, tile.dtype.itemsize
     steps = [low.promises.of_size(low.stride_sizes(memory)[0]), low.promises.of(column)]
@@ -129,7 +133,8 @@ def _store_rows(low: Lowering, op: Op) -> None:
         def emit(
             address: Register = address, offset: int = offset, part: list[Register] = part
         ) -> None:
-            low.machine.store("global", address, offset, part)
+            words = low.arithmetic.pack(part) if len(part) > 1 else part
+            low.machine.store("global", address, offset, words)
 
         low.machine.branch(low.machine.compare("ge", row, zero), emit)
 
