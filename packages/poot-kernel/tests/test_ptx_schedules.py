@@ -38,7 +38,7 @@ def test_few_rows_are_multiplied_by_warps_on_their_own():
     assert built.threads == 32 * built.split.max_subgroups
     assert built.split.partial_bytes == 4 * 8 * 16
     # One barrier of the workgroup, before chunks are added; the ring needs none.
-    assert built.code.count("bar.sync") == 2  # before the rest, and between the two runs
+    assert built.code.count("bar.sync") == 1
     assert built.code.count("bar.warp.sync") >= 1
     # A step of 64 k is four instructions; weights are the side of 16 rows.
     assert built.code.count("mma.sync.aligned.m16n8k16") == 4
@@ -109,12 +109,25 @@ def dealt():
     return b.finish()
 
 
-def test_a_dealt_loop_is_shared_by_warps():
-    built = compile_ptx(dealt())
-    assert built.threads == 4 * 32
-    assert built.split.chunks == "4"
-    assert built.split.partial_bytes * 4 == 4 * 16 * 16 * 4
-    assert built.code.count("bar.sync") == 2  # before the rest, and between the two runs
+def test_a_dealt_loop_is_shared_by_warps_and_from_sm_90_on_by_a_cluster():
+    alone = compile_ptx(dealt(), arch="sm_80")
+    assert (alone.threads, alone.depth) == (8 * 32, 1)
+    assert alone.split.chunks == "4"
+    assert alone.split.max_subgroups == 4
+    assert alone.split.partial_bytes * 4 == 4 * 16 * 16 * 4
+    assert alone.code.count("bar.sync") == 1
+    assert "cluster" not in alone.code
+    together = compile_ptx(dealt())
+    assert (together.threads, together.depth) == (2 * 32, 4)
+    assert ".reqnctapercluster 1, 1, 4" in together.code
+    assert "bar.sync" not in together.code
+    # Before anybody writes the first workgroup's memory, and before the rest.
+    assert together.code.count("barrier.cluster.wait.acquire") == 2
+    turns = together.code.split("barrier.cluster.wait.acquire")[1]
+    assert "st.shared::cluster" in turns
+    assert "st.shared." not in turns
+    (package,) = package_kernels([dealt()], Target("ptx", "sm_90a"), CAPS, None)
+    assert package.grid == ("n", "1", "4")
 
 
 def rounding():

@@ -27,7 +27,9 @@ from poot_kernelgen import (
     Regime,
     RowOutput,
     WeightLayout,
+    flight_of,
 )
+from poot_kernelgen.requests import Flight
 
 __all__ = ["REGIMES", "Schedule", "ScheduleOptions", "schedule"]
 
@@ -272,11 +274,19 @@ class _Scheduler:
                 gated=gated,
                 result_dtype=_dtype_name(equation.output),
                 is_wide=matrix.n >= _WIDE_ROWS,
+                flight=self._flight(equation, matrix, regime),
             )
             for regime in REGIMES
         )
         label = _label(equation, "+".join(part.name for part in matrix.parts))
         return _launch(requests, "regime", operands, symbol, label, equation)
+
+    def _flight(self, equation: Equation, matrix: Matrix, regime: Regime) -> Flight:
+        """Return what a GPU's kernel for few rows has on its way; other kernels do not differ in it."""
+        in_rows = self.options.layout(matrix.source).order == "rows"
+        if regime not in {"one", "few"} or not in_rows or attribute(equation, "activation") != "bf16":
+            return "many"
+        return flight_of(matrix.n, matrix.k)
 
     def _embedding(self, equation: Equation) -> PlannedLaunch:
         matrix: Matrix = attribute(equation, "matrix")

@@ -25,7 +25,7 @@ from poot_kernelgen.requests import (
 if TYPE_CHECKING:
     from poot_kernelgen._generate import GeneratedKernel, generate
     from poot_kernelgen.attention import query_tiles_for, shortest_split_for
-    from poot_kernelgen.contraction import pack_table, packed_bytes, weight_layout_for
+    from poot_kernelgen.contraction import flight_of, pack_table, packed_bytes, weight_layout_for
 
 __all__ = [
     "Activation",
@@ -44,6 +44,7 @@ __all__ = [
     "RowOutput",
     "RowProgram",
     "WeightLayout",
+    "flight_of",
     "generate",
     "pack_table",
     "packed_bytes",
@@ -54,6 +55,7 @@ __all__ = [
 
 _LAZY = {
     "GeneratedKernel": "poot_kernelgen._generate",
+    "flight_of": "poot_kernelgen.contraction",
     "generate": "poot_kernelgen._generate",
     "pack_table": "poot_kernelgen.contraction",
     "packed_bytes": "poot_kernelgen.contraction",

@@ -22,6 +22,7 @@ __all__ = [
     "AttendRequest",
     "ContractionRequest",
     "Epilogue",
+    "Flight",
     "GatherRequest",
     "KvLayout",
     "PackRequest",
@@ -34,6 +35,7 @@ __all__ = [
     "WeightLayout",
 ]
 
+Flight = Literal["few", "many", "all"]
 Regime = Literal["one", "few", "some", "many"]
 """Rows of the left operand: 1; 2 to 8; 9 to 64; more."""
 
@@ -186,6 +188,8 @@ class ContractionRequest:
     Attributes:
         is_wide: Whether the weight has so many rows (16384) that sums need not be cut along k to give
             every part of a device work; it may choose the order of sums.
+        flight: How much of a weight a kernel for few rows has on its way at once, see
+            ``contraction.flight_of``; results do not depend on it.
     """
 
     weight: WeightLayout
@@ -195,6 +199,7 @@ class ContractionRequest:
     gated: bool = False
     result_dtype: str = "f32"
     is_wide: bool = False
+    flight: Flight = "many"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

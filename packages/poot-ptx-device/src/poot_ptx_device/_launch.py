@@ -71,7 +71,8 @@ class PtxLaunch(PreparedLaunch):
         if package.is_persistent:
             total, by = grid[0] * grid[1] * grid[2], package.cluster
             most = facts.num_multiprocessors // by * by
-            self.grid = (min(-(-total // by) * by, most), 1, 1)
+            # Workgroups that run together may share a place: each gets one where there is room.
+            self.grid = (min(total * by, most), 1, 1)
         else:
             super().settle(grid, scalars)
         for row, found, shape in zip(self._maps, package.tensor_maps, self._shapes, strict=True):

@@ -6,8 +6,10 @@ from poot_kernelgen.contraction._requests import (
     generate_gather,
     generate_pack,
 )
+from poot_kernelgen.contraction.matrix import flight_of
 
 __all__ = [
+    "flight_of",
     "generate_contraction",
     "generate_gather",
     "generate_pack",

@@ -18,7 +18,7 @@ QUAD = 4
 """Neighbouring elements that a lane of a GPU reads and writes together."""
 _FINER = 256.0
 _MOST = 127.0
-_HELD = 2
+_HELD = 4
 """Turns of a row whose elements stay in registers between the two passes over it."""
 
 

@@ -13,14 +13,14 @@ from poot_kernelgen.rows._plan import RowPlan
 
 __all__ = ["generate_rows", "row_threads"]
 
-_MOST_THREADS = 512
+_MOST_THREADS, _LONG, _LONG_THREADS = 512, 8192, 1024
 
 
 def row_threads(program: RowProgram, caps: DeviceCaps) -> int:
     """Return how many invocations share a row on a GPU: four to eight elements each."""
     plan = RowPlan(program)
     largest = max((plan.size(output.value) for output in program.outputs), default=1)
-    most = min(_MOST_THREADS, caps.max_workgroup)
+    most = min(_LONG_THREADS if largest > _LONG else _MOST_THREADS, caps.max_workgroup)
     threads = caps.subgroup_size
     while threads * 4 < largest and threads * 2 <= most:
         threads *= 2

@@ -52,6 +52,8 @@ class DeviceKernel:
         tensor_maps: Further parameters, after those.
         is_persistent: Workgroups loop over the grid: launch one for each multiprocessor, on x.
         split: How subgroups share a workgroup's chunks, settled at launch.
+        depth: Workgroups of a cluster along z that share one place of the kernel's grid.
+        cluster: Workgroups of a persistent kernel that run together and may share places of the grid.
     """
 
     name: str
@@ -62,6 +64,8 @@ class DeviceKernel:
     tensor_maps: tuple[TensorMap, ...] = ()
     is_persistent: bool = False
     split: KernelSplit | None = None
+    depth: int = 1
+    cluster: int = 1
 
 
 def parameter_dtypes(kernel: KernelFunction) -> list[tuple[str, DType]]:

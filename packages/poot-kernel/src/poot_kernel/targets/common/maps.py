@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from poot_core import DType, UnsupportedError
 from poot_kernel.ir.core import Op
 from poot_kernel.ir.types import TileType
-from poot_kernel.targets.common.fragments import Bit, Fragment, log2
+from poot_kernel.targets.common.fragments import Bit, Fragment, bits_along, log2
 from poot_kernel.targets.common.lowering import Handler, Lowering
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.packed_maps import map_words
@@ -15,6 +16,7 @@ from poot_kernel.targets.common.tiles import (
     FragmentTile,
     IotaTile,
     MemoryTile,
+    Stride,
     Tile,
     UniformTile,
     shared_bytes,
@@ -180,6 +182,15 @@ def _broadcast(low: Lowering, op: Op) -> None:
     assert isinstance(found, TileType)
     if isinstance(tile, UniformTile):
         low.set(op.result, UniformTile(found.shape, tile.value))
+        return
+    if isinstance(tile, MemoryTile) and tile.space == "shared":  # repeated where it lies
+        strides = tuple(
+            own if extent == wide else tuple(Stride(0) for _ in bits_along(axis, 1, wide))
+            for axis, (own, extent, wide) in enumerate(
+                zip(tile.strides, tile.shape, found.shape, strict=True)
+            )
+        )
+        low.set(op.result, replace(tile, shape=found.shape, strides=strides))
         return
     layout = low.layout_of(op.result, found.shape)
     held = tile.fragment(low, layout).by_coordinates(low)

@@ -16,12 +16,10 @@ from poot_kernel.targets.common.lower import (
     lower_kernel,
     parameter_dtypes,
 )
-from poot_kernel.targets.common.lowering import Lowering
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import FragmentProducts
 from poot_kernel.targets.nvptx.dealt import DealtProducts, most_turns, suits_dealt
 from poot_kernel.targets.nvptx.machine import REGION, PtxMachine, capability_of
-from poot_kernel.targets.nvptx.rehearsal import rehearsed, suits_rehearsal
 from poot_kernel.targets.nvptx.split import (
     MAX_WARPS,
     SplitProducts,
@@ -88,28 +86,18 @@ def compile_ptx(
         # The next kernel may take the free places of this one's last wave; all wait for the writes
         # of those before them, so that order reaches over more than one.
         machine.line("griddepcontrol.launch_dependents")
-    built: list[Lowering] = []
-
-    def lower() -> None:
-        built.append(
-            lower_kernel(kernel, machine, products, arguments, threads=count, multiples=known)
-        )
-
-    if overlaps and _rehearses(kernel, products):
-        rehearsed(machine, lower)
-    else:
-        # Kernels of few rows fetch weights first.
-        if overlaps and not isinstance(products, SplitProducts):
+        if not isinstance(products, SplitProducts):  # it fetches weights first
             machine.line("griddepcontrol.wait")
-        lower()
-    (low,) = built
+    low = lower_kernel(kernel, machine, products, arguments, threads=count, multiples=known)
     maps = tuple(products.tensor_maps) if isinstance(products, WarpgroupProducts) else ()
     parameters += [f"\t.param .align 64 .b8 map{number}[128]" for number in range(len(maps))]
     launched = count
+    depth = products.workgroups if isinstance(products, DealtProducts) else 1
+    cluster = CLUSTER * products.ranks if isinstance(products, WarpgroupProducts) else 1
     if is_specialised:
         launched += 128  # the loading warp's group
     elif machine.is_split:
-        launched *= MAX_WARPS if isinstance(products, SplitProducts) else most_turns(kernel)
+        launched *= products.warps if isinstance(products, DealtProducts) else MAX_WARPS
     lines = [
         f".version {_version(machine.capability)}",
         f".target {arch}",
@@ -121,7 +109,8 @@ def compile_ptx(
         f")\n.maxntid {launched}, 1, 1",
         # Registers can only move between warpgroups where the binary sets them for one workgroup.
         *([".minnctapersm 1"] if is_specialised else []),
-        *([f".reqnctapercluster {CLUSTER}, 1, 1"] if is_specialised and CLUSTER > 1 else []),
+        *([f".reqnctapercluster {cluster}, 1, 1"] if cluster > 1 else []),
+        *([f".reqnctapercluster 1, 1, {depth}"] if depth > 1 else []),
         "{",
         *machine.declarations(),
         *(line.replace(REGION, str(low.shared_bytes)) for line in machine.entry),
@@ -133,14 +122,9 @@ def compile_ptx(
     return DeviceKernel(
         name=kernel.name, code="\n".join(lines) + "\n", threads=launched,
         shared_bytes=low.shared_bytes, parameters=names, tensor_maps=maps,
-        is_persistent=is_specialised, split=_split(kernel, products),
+        is_persistent=is_specialised, split=_split(kernel, products), depth=depth,
+        cluster=cluster,
     )  # fmt: skip
-
-
-def _rehearses(kernel: KernelFunction, products: FragmentProducts) -> bool:
-    """Whether a kernel is run twice: row programs and attention of single tokens."""
-    is_small = kernel.level == "lane" or isinstance(products, DealtProducts)
-    return is_small and suits_rehearsal(kernel)
 
 
 def _schedule(
@@ -153,7 +137,7 @@ def _schedule(
     if threads is None and machine.has_async_copy and suits_split(kernel):
         return SplitProducts(overlaps=overlaps), machine.subgroup_size
     if threads is None and suits_dealt(kernel):
-        return DealtProducts(), machine.subgroup_size
+        return DealtProducts(kernel, machine), machine.subgroup_size
     return ChunkedProducts(), threads or default_threads(kernel, machine.subgroup_size)
 
 
@@ -161,7 +145,9 @@ def _split(kernel: KernelFunction, products: FragmentProducts) -> KernelSplit | 
     if isinstance(products, DealtProducts):
         turns = most_turns(kernel)
         each = -(-products.block_bytes // turns)
-        return KernelSplit(chunks=str(turns), max_subgroups=turns, partial_bytes=each)
+        return KernelSplit(
+            chunks=str(turns), max_subgroups=min(products.warps, turns), partial_bytes=each
+        )
     if not isinstance(products, SplitProducts):
         return None
     return KernelSplit(
@@ -204,16 +190,22 @@ def _package(function: KernelFunction, arch: str) -> KernelPackage:
             (value.name, kind)
             for value, kind in zip(function.parameters, built.parameters, strict=True)
         ),
-        grid=tuple(map(str, function.grid)),
+        grid=_grid(function, built.depth),
         tensor_maps=tuple(
             PackagedMap(parameter=m.parameter, shape=tuple(map(str, m.shape)), box=m.box)
             for m in built.tensor_maps
         ),
         is_persistent=built.is_persistent,
-        cluster=CLUSTER if built.is_persistent else 1,
+        cluster=built.cluster,
         is_overlapping=capability_of(arch) >= 90,
         split=built.split,
     )
+
+
+def _grid(function: KernelFunction, depth: int) -> tuple[str, ...]:
+    """Return the sizes of a launch: workgroups that share a place of the grid lie along z."""
+    found = tuple(map(str, function.grid))
+    return found if depth == 1 else (*found, *["1"] * (2 - len(found)), str(depth))
 
 
 def promised(function: KernelFunction) -> dict[str, int]:

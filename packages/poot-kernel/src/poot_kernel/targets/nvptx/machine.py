@@ -64,7 +64,7 @@ class PtxMachine(AtomMachine):
         self.atoms = (*ATOMS, *dot_atoms(32)) if ampere else dot_atoms(32)
         self.cached = "cg"  # where copies to shared memory leave lines: cg in L2, ca in L1 too
         self.is_split = False  # a warp stands for the workgroup, see split.py
-        self.live: Register | None = None  # whether stores count, see rehearsal.py
+        self.is_remote = False  # stores to shared memory go to another workgroup's
         self.tables: list[str] = []
         self.entry: list[str] = []
         self.body: list[str] = []
@@ -292,9 +292,7 @@ class PtxMachine(AtomMachine):
         vector = f".v{count}" if count > 1 else ""
         names = ", ".join(x.code for x in found)
         names = f"{{{names}}}" if count > 1 else names
-        # What a first run read may not be found again in L1.
-        where = f"{space}.cg" if self.live is not None and space == "global" else space
-        self.line(f"ld.{where}{vector}.{kind} {names}, [{address.code}+{offset}]")
+        self.line(f"ld.{space}{vector}.{kind} {names}, [{address.code}+{offset}]")
         return found
 
     def store(
@@ -305,8 +303,8 @@ class PtxMachine(AtomMachine):
         vector = f".v{len(values)}" if len(values) > 1 else ""
         held = [self._held(x) for x in values]
         names = f"{{{', '.join(held)}}}" if len(held) > 1 else held[0]
-        guard = f"@{self.live.code} " if self.live is not None and space == "global" else ""
-        self.line(f"{guard}st.{space}{vector}.{kind} [{address.code}+{offset}], {names}")
+        where = "shared::cluster" if self.is_remote and space == "shared" else space
+        self.line(f"st.{where}{vector}.{kind} [{address.code}+{offset}], {names}")
 
     def _held(self, x: Register) -> str:
         if x.code.startswith("%"):

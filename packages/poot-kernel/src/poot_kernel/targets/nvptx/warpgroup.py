@@ -6,6 +6,10 @@ columns costs less of its bandwidth, which else is the limit. The grid becomes a
 tiles inside of every workgroup, so that the next tile's loads run under this tile's stores. A
 kernel is lowered twice: for the warp that loads, where only addresses and loads count, and for the
 warpgroups that multiply.
+
+Few tiles of few rows leave most multiprocessors idle. Two workgroups then share a tile (``ranks_of``):
+the first adds the first half of the chunks and hands its sum over, the second keeps the sums of its own
+chunks apart until then and adds them in order, so that bits do not depend on who added what.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from poot_kernel.targets.common.staging import StagedCopy
 from poot_kernel.targets.common.tiles import FragmentTile, MemoryTile, Stride, Tile
 from poot_kernel.targets.nvptx.machine import PtxMachine
 
-__all__ = ["WarpgroupProducts", "suits_warpgroups", "warpgroup_rows"]
+__all__ = ["WarpgroupProducts", "ranks_of", "suits_warpgroups", "warpgroup_rows"]
 
 GROUP = 128  # threads of a warpgroup
 ROWS = 64  # rows of an instruction
@@ -37,7 +41,9 @@ TILE_ROWS = 8  # tiles that walk down together, for L2
 CLUSTER = 1  # workgroups that share one operand: each loads a half for both
 CHUNKED_COLUMNS = 128  # sums of a chunk and of all chunks share the registers
 FILLING = 100  # spans that keep most of a device's multiprocessors busy
+SUM_BYTES = 64 * 64 * 4  # of a chunk's sums
 SPAN_COLUMNS = 64  # tiles this narrow are multiplied side by side
+SPLIT_CHUNKS = 16  # most chunks of a tile that two workgroups share: the second keeps half of them
 _VIEWS = ("transpose", "mma", "yield")
 
 
@@ -79,6 +85,16 @@ def span_of(kernel: KernelFunction) -> int:
     return 2 if is_chunked(pipeline) else 4
 
 
+def ranks_of(kernel: KernelFunction) -> int:
+    """Return how many workgroups may share the chunks of a tile: a cluster along x."""
+    (pipeline,) = (op for op in kernel.body.operations if op.opcode == "pipeline")
+    (product,) = (op for op in kernel.body.walk() if op.opcode == "mma")
+    shape = cast(TileType, product.result.type).shape
+    # Gated halves change hands through shared memory, which leaves too little for sums of chunks.
+    is_gated = any(op.opcode == "slice" for op in kernel.body.operations)
+    return 2 if is_chunked(pipeline) and shape == (ROWS, SPAN_COLUMNS) and not is_gated else 1
+
+
 def _suits(op: Op, promises: Promises) -> bool:
     """Whether TMA takes a copy: two axes, rows of 64 16-bit elements, 16 bytes aligned."""
     memory = op.operands[0].type
@@ -92,12 +108,18 @@ def _suits(op: Op, promises: Promises) -> bool:
     return memory.dtype.bits == 16 and shape[1] * 2 == ROW_BYTES and wide and base
 
 
+def _held(low: Lowering, x: Register) -> Register:
+    """Return a literal in a register."""
+    return x if x.code.startswith("%") else low.machine.read(low.machine.variable(x))
+
+
 class _Ring:
     """Slots, their barriers, and the place in the ring, which goes on from tile to tile."""
 
-    def __init__(self, low: Lowering, op: Op, wide: Op, span: int) -> None:
+    def __init__(self, low: Lowering, op: Op, wide: Op, span: int, ranks: int) -> None:
         self.low, self.machine = low, cast(PtxMachine, low.machine)
         self.wide, self.span = wide, span
+        self.is_tight = False  # slots have the size of the present span
         self.stages = max(2, cast(int, op.attributes["stages"]))
         copies = [o for o in op.regions[0].operations if o.opcode.startswith("copy")]
         self.offsets: dict[Op, int] = {}
@@ -107,9 +129,18 @@ class _Ring:
             self.stride += self.rows(copy) * ROW_BYTES
         size = self.stages * self.stride
         ops = low.arithmetic
+        self.sums_offset = 0
+        if ranks > 1:
+            # A shared tile is a single one: its slots are small, and sums of chunks follow them.
+            self.span = 1
+            self.sums_offset = self.stages * self.slot_bytes
+            self.span = span
+            size = max(size, self.sums_offset + SPLIT_CHUNKS // 2 * SUM_BYTES)
         block = low.allocate("ring", size + 2048)
         self.base = ops.integer("and", ops.add(block, 1023), 0xFFFFFC00)
         self.full, self.empty = ops.add(self.base, size), ops.add(self.base, size + 8 * self.stages)
+        self.received = ops.add(self.base, size + 16 * self.stages)
+        self.sums = ops.add(self.base, self.sums_offset)
         self.slot = self.machine.variable(ops.word(0))
         self.parity = self.machine.variable(ops.word(0))
 
@@ -117,6 +148,13 @@ class _Ring:
     def slot_bytes(self) -> int:
         """Bytes that fill a slot at the present span."""
         return sum(self.rows(copy) * ROW_BYTES for copy in self.offsets)
+
+    def _offset(self, copy: Op) -> int:
+        """Return where a copy lies in a slot."""
+        if not self.is_tight:
+            return self.offsets[copy]
+        before = list(self.offsets)[: list(self.offsets).index(copy)]
+        return sum(self.rows(other) * ROW_BYTES for other in before)
 
     def rows(self, copy: Op) -> int:
         """Return how many rows of a copy a slot holds: those of all tiles of a span."""
@@ -132,6 +170,8 @@ class _Ring:
         for slot in range(self.stages):
             for base, count in ((self.full, 1), (self.empty, num_consumers * CLUSTER)):
                 m.line(f"mbarrier.init.shared::cta.b64 [{base.code}+{8 * slot}], {count}")
+        if self.sums_offset:
+            m.line(f"mbarrier.init.shared::cta.b64 [{self.received.code}+0], {GROUP}")
         m.line("fence.mbarrier_init.release.cluster")
         m.line("fence.proxy.async.shared::cta")
 
@@ -159,7 +199,8 @@ class _Ring:
     def tile(self, copy: Op, slot: Register) -> MemoryTile:
         """Return a copy's tile: rows of 128 bytes, swizzled as TMA and wgmma agree."""
         found, ops = cast(TileType, copy.result.type), self.low.arithmetic
-        base = ops.add(ops.add(ops.mul(slot, self.stride), self.base), self.offsets[copy])
+        stride = self.slot_bytes if self.is_tight else self.stride
+        base = ops.add(ops.add(ops.mul(slot, stride), self.base), self._offset(copy))
         sides = zip((ROW_BYTES, 2), found.shape, strict=True)
         strides = tuple(
             tuple(Stride(step * b.step) for b in bits_along(0, 1, e)) for step, e in sides
@@ -228,6 +269,8 @@ class WarpgroupProducts(FragmentProducts):
         self.ring: _Ring | None = None
         self.shared: Op | None = None
         self.span = 1
+        self.ranks = 1
+        self.rank: Register | None = None  # in a tile that two workgroups share
         self.is_loading = False
         self.maps: dict[Value, str] = {}
         self.tensor_maps: list[TensorMap] = []
@@ -247,7 +290,8 @@ class WarpgroupProducts(FragmentProducts):
         copies = [op for op in pipeline.regions[0].operations if op.opcode.startswith("copy")]
         sides = {operands[op.result][1]: op for op in copies}
         self.span = span_of(low.kernel)
-        self.ring = _Ring(low, pipeline, sides[1], self.span)
+        self.ranks = ranks_of(low.kernel)
+        self.ring = _Ring(low, pipeline, sides[1], self.span, self.ranks)
         # Large tiles of a cluster lie one below the other and share columns; small ones, rows.
         self.shared = sides[1 if self.pairs_rows(low) else 0]
         self._declare_maps(low, machine, pipeline)
@@ -264,7 +308,7 @@ class WarpgroupProducts(FragmentProducts):
         return low.threads > GROUP
 
     def _meet(self, machine: PtxMachine) -> None:
-        if CLUSTER == 1:
+        if CLUSTER == 1 and self.ranks == 1:
             machine.line("bar.sync 0")
             return
         machine.line("barrier.cluster.arrive.release")
@@ -315,7 +359,32 @@ class WarpgroupProducts(FragmentProducts):
             self._tiles(low)
             self.span = ring.span = widest
 
-        machine.branch(fills, lambda: self._tiles(low), single)
+        def few() -> None:
+            if self.ranks == 1:
+                single()
+                return
+            machine.branch(self._is_shared(low), lambda: self._together(low, single), single)
+
+        machine.branch(fills, lambda: self._tiles(low), few)
+
+    def _is_shared(self, low: Lowering) -> Register:
+        """Return whether two workgroups share each tile: there is one of them for every tile."""
+        machine, ops = cast(PtxMachine, low.machine), low.arithmetic
+        columns, rows = (ops.convert(low.size(size), u32) for size in low.kernel.grid)
+        total = ops.mul(ops.mul(columns, rows), self.ranks)
+        fits = machine.compare("le", total, machine.num_workgroups(0))
+        (pipeline,) = (op for op in low.kernel.body.operations if op.opcode == "pipeline")
+        depth = ops.convert(low.index(pipeline.operands[1]), u32)
+        many = machine.compare("gt", depth, ops.word(CHUNK))
+        few = machine.compare("le", depth, ops.word(SPLIT_CHUNKS * CHUNK))
+        return machine.binary("and", fits, machine.binary("and", many, few))
+
+    def _together(self, low: Lowering, lower: Callable[[], None]) -> None:
+        """Lower for tiles that the cluster's workgroups share."""
+        ring = cast(_Ring, self.ring)
+        self.rank, ring.is_tight = cast(PtxMachine, low.machine).cluster_rank(), True
+        lower()
+        self.rank, ring.is_tight = None, False
 
     def _tiles(self, low: Lowering) -> None:
         """Loop over spans of tiles, a few rows of them at a time, and the cluster's two at once."""
@@ -331,11 +400,13 @@ class WarpgroupProducts(FragmentProducts):
         else:
             across = self._shared_out(low, across)
         total = ops.mul(across, down)
-        shift = CLUSTER.bit_length() - 1
+        shift = (CLUSTER if self.rank is None else self.ranks).bit_length() - 1
         counter = machine.variable(ops.integer("shr", machine.workgroup(0), shift))
         step = ops.integer("shr", machine.num_workgroups(0), shift)
 
         def paired(place: Register) -> Register:
+            if CLUSTER == 1:
+                return place
             return ops.add(ops.mul(place, CLUSTER), rank)
 
         def turn() -> None:
@@ -387,6 +458,9 @@ class WarpgroupProducts(FragmentProducts):
             inside = machine.binary(
                 "and", machine.compare("lt", y, rows), machine.compare("lt", column, columns)
             )
+            if self.rank is not None:
+                is_last = machine.compare("ne", self.rank, low.arithmetic.word(0))
+                inside = machine.binary("and", inside, is_last)
 
             def rest(number: int = number, column: Register = column) -> None:
                 begin(column)
@@ -448,8 +522,16 @@ class WarpgroupProducts(FragmentProducts):
         return True
 
     def _steps(self, low: Lowering, op: Op) -> tuple[str, Register, Register]:
+        """Return a counter at the first k, the end of k and the step; a rank's own of a shared tile."""
+        machine, ops = low.machine, low.arithmetic
         lower, upper, step = (low.index(v) for v in op.operands[:3])
-        return low.machine.variable(lower), upper, step
+        if self.rank is not None:
+            chunks = ops.integer("shr", ops.add(upper, CHUNK - 1), CHUNK.bit_length() - 1)
+            half = ops.mul(ops.integer("shr", ops.add(chunks, 1), 1), CHUNK)
+            is_first = machine.compare("eq", self.rank, ops.word(0))
+            lower = machine.select(is_first, _held(low, lower), half)
+            upper = machine.select(is_first, half, upper)
+        return machine.variable(lower), upper, step
 
     def _issue(self, low: Lowering, op: Op) -> None:
         ring, machine = cast(_Ring, self.ring), cast(PtxMachine, low.machine)
@@ -492,17 +574,90 @@ class WarpgroupProducts(FragmentProducts):
         totals = [machine.fresh(f32) for _ in initial]
         self._set(machine, totals, initial)
         zero = machine.constant(0, f32)
+        if self.rank is not None:
+            self._halves(low, op, (held, totals), (counter, upper))
+            low.set(op.results[0], FragmentTile(layout, f32, totals))
+            return
 
         def chunk() -> None:
             start = machine.read(counter)
             end = ops.integer("min", ops.add(start, CHUNK), upper)
             self._set(machine, held, [zero] * len(held))
             self._turns(low, op, held, (counter, end))
-            for total, part in zip(totals, held, strict=True):
-                machine.line(f"add.rn.f32 {total.code}, {total.code}, {part.code}")
+            self._add(machine, totals, held)
 
         machine.loop(lambda: machine.compare("lt", machine.read(counter), upper), chunk)
         low.set(op.results[0], FragmentTile(layout, f32, totals))
+
+    def _halves(
+        self, low: Lowering, op: Op, sums: tuple[list[Register], list[Register]],
+        range_: tuple[str, Register],
+    ) -> None:  # fmt: skip
+        """Add a rank's chunks of a shared tile; the second rank ends with all of them."""
+        machine, ops, ring = cast(PtxMachine, low.machine), low.arithmetic, cast(_Ring, self.ring)
+        (held, totals), (counter, upper) = sums, range_
+        assert self.rank is not None
+        is_first = machine.compare("eq", self.rank, ops.word(0))
+        lane = ops.integer("and", low.thread(), GROUP - 1)
+        # The first place is for what the first rank hands over, the others for sums of chunks.
+        own = ops.add(ring.sums, ops.mul(lane, 16))
+        place = machine.variable(ops.add(own, SUM_BYTES))
+        zero = machine.constant(0, f32)
+
+        def put(at: Register) -> None:
+            for first in range(0, len(held), 4):
+                machine.store("shared", at, GROUP * 4 * first, held[first : first + 4])
+            machine.assign(place, ops.add(at, SUM_BYTES))
+
+        def chunk() -> None:
+            start = machine.read(counter)
+            end = ops.integer("min", ops.add(start, CHUNK), upper)
+            self._set(machine, held, [zero] * len(held))
+            self._turns(low, op, held, (counter, end))
+            goes_on = machine.compare("lt", end, upper)
+            machine.branch(
+                is_first,
+                lambda: self._add(machine, totals, held),
+                lambda: machine.branch(goes_on, lambda: put(machine.read(place))),
+            )
+
+        machine.loop(lambda: machine.compare("lt", machine.read(counter), upper), chunk)
+
+        def hand_over() -> None:
+            to = machine.result("mapa.shared::cluster.u32", u32, own, 1)
+            machine.is_remote = True
+            for first in range(0, len(totals), 4):
+                machine.store("shared", to, GROUP * 4 * first, totals[first : first + 4])
+            machine.is_remote = False
+            done = machine.result("mapa.shared::cluster.u32", u32, ring.received, 1)
+            machine.line(f"mbarrier.arrive.release.cluster.shared::cluster.b64 _, [{done.code}]")
+
+        def take() -> None:
+            label = machine.label()
+            machine.place(label)
+            done = machine.result(
+                "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64", boolean,
+                f"[{ring.received.code}]", 0,
+            )  # fmt: skip
+            machine.line(f"@!{done.code} bra {label}")
+            at = machine.variable(own)
+            end = machine.read(place)
+
+            def turn() -> None:
+                here = machine.read(at)
+                for first in range(0, len(totals), 4):
+                    part = machine.load("shared", here, GROUP * 4 * first, f32, 4)
+                    self._add(machine, totals[first : first + 4], part)
+                machine.assign(at, ops.add(here, SUM_BYTES))
+
+            machine.loop(lambda: machine.compare("lt", machine.read(at), end), turn)
+            self._add(machine, totals, held)
+
+        machine.branch(is_first, hand_over, take)
+
+    def _add(self, machine: PtxMachine, totals: list[Register], parts: list[Register]) -> None:
+        for total, part in zip(totals, parts, strict=True):
+            machine.line(f"add.rn.f32 {total.code}, {total.code}, {part.code}")
 
     def _set(self, machine: PtxMachine, to: list[Register], values: list[Register]) -> None:
         for register, value in zip(to, values, strict=True):

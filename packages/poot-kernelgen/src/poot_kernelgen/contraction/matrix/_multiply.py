@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poot_core import DeviceCaps, Target, bf16, dtype_by_name, f32
 from poot_kernel import IRBuilder, KernelFunction, Value
@@ -34,14 +34,18 @@ class _Tile:
 # One row or a few: each subgroup streams weights of its own; x waits beside them. Otherwise: a
 # workgroup's tile, as large as registers hold twice (a chunk's sums and all chunks').
 _TILES = {
-    "one": _Tile(8, 16, 8),
-    "few": _Tile(8, 32, 6),
+    "one": _Tile(8, 16, 10),
+    "few": _Tile(8, 16, 8),
     "some": _Tile(64, 64, 6),
     "many": _Tile(128, 64, 6),
 }
 _SMALL = {"many": _Tile(64, 128, 6)}  # where a workgroup's memory is under 128 KiB
 _GATED = {"one": _Tile(8, 32, 4), "few": _Tile(8, 32, 4)}
 _WIDE = _Tile(128, 64, 4)
+# Steps in flight of one row, of a few, and of a few by gated pairs.
+_STAGES_OF_ONE = {"few": 6, "many": 10, "all": 16}
+_STAGES_OF_FEW = {"few": 5, "many": 8, "all": 8}
+_STAGES_OF_PAIRS = {"few": 5, "many": 9, "all": 9}
 _PADDED_ROW = 2 * DEPTH + 16  # bytes of a step's row in workgroup memory, at most
 
 
@@ -66,7 +70,14 @@ def build_matrix(request: ContractionRequest, name: str, caps: DeviceCaps) -> Ke
         tile = _WIDE
     if request.gated:
         tile = _GATED.get(request.regime, tile)
-    stages = _stages(tile, caps, gated=request.gated)
+    if request.regime == "one":
+        tile = replace(tile, stages=_STAGES_OF_ONE[request.flight])
+    elif request.regime == "few":
+        stages = _STAGES_OF_PAIRS if request.gated else _STAGES_OF_FEW
+        tile = replace(tile, stages=stages[request.flight])
+    # A single row is repeated for the instruction, which takes eight.
+    held = 1 if request.regime == "one" else tile.rows
+    stages = _stages(tile, held, caps, gated=request.gated)
     wide = tile.columns // 2 if request.gated else tile.columns
     grid = [f"ceildiv(N, {wide})", f"ceildiv(M, {tile.rows})"]
     b = IRBuilder(name, level="tile", grid=grid)
@@ -89,7 +100,7 @@ def build_matrix(request: ContractionRequest, name: str, caps: DeviceCaps) -> Ke
     sums = b.tile_zeros((tile.rows, tile.columns), f32)
     with b.pipeline(0, depth, DEPTH, [sums], stages=stages) as pipe:
         with pipe.load() as k:
-            left = b.copy(x, [row, k], (tile.rows, DEPTH), bounds="masked")
+            left = b.copy(x, [row, k], (held, DEPTH), bounds="masked")
             # Rows beyond the last group are nobody's: tiles of more than a group are masked.
             whole = tile.columns == (2 * GROUP if request.gated else GROUP)
             right = b.copy(
@@ -98,6 +109,8 @@ def build_matrix(request: ContractionRequest, name: str, caps: DeviceCaps) -> Ke
             pipe.yield_(left, right)
         with pipe.compute() as (left, right):
             (carried,) = pipe.carried
+            if held < tile.rows:
+                left = b.broadcast(left, (tile.rows, DEPTH))
             pipe.yield_(
                 b.mma(left, b.transpose(right), carried, signature=_SIGNATURES[request.is_wide])
             )
@@ -106,12 +119,12 @@ def build_matrix(request: ContractionRequest, name: str, caps: DeviceCaps) -> Ke
     return b.finish()
 
 
-def _stages(tile: _Tile, caps: DeviceCaps, *, gated: bool) -> int:
+def _stages(tile: _Tile, held: int, caps: DeviceCaps, *, gated: bool) -> int:
     """Return the steps in flight: as many as a workgroup's memory holds.
 
     Halves of a gated pair may have to change hands through it at the end.
     """
-    step = (tile.rows + tile.columns) * _PADDED_ROW
+    step = (held + tile.columns) * _PADDED_ROW
     halves = tile.rows * (4 * tile.columns + 16) if gated else 0
     return max(2, min(tile.stages, (caps.shared_bytes - halves) // step))
 
