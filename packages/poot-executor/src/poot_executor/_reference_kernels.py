@@ -222,7 +222,9 @@ def _attend(request: AttendRequest, a: _Arguments) -> None:
         numbers,
         _head(tables, i32, (int(numbers.max()) + 1, width)),
     )
-    with _as_f32(request, _head(result, dtype_by_name(request.result_dtype), (tokens, heads, dim))) as y:
+    with _as_f32(
+        request, _head(result, dtype_by_name(request.result_dtype), (tokens, heads, dim))
+    ) as y:
         ref.attend_partials(
             request, *arrays, items, _head(partials, f32, (tokens, stride, heads, dim + 2)), y,
             sinks=sinks, slopes=slopes,
@@ -266,9 +268,7 @@ def _merge(request: AttendRequest, a: _Arguments) -> None:
     result = a.array(dtype_by_name(request.result_dtype), (tokens, heads, dim))
     a.value()
     with _as_f32(request, result) as y:
-        ref.merge_partials(
-            request, partials, positions, y, sinks=sinks, rows=rows, lengths=lengths
-        )
+        ref.merge_partials(request, partials, positions, y, sinks=sinks, rows=rows, lengths=lengths)
 
 
 def _argmax_partial(request: ArgmaxRequest, a: _Arguments) -> None:

@@ -284,7 +284,11 @@ class _Scheduler:
     def _flight(self, equation: Equation, matrix: Matrix, regime: Regime) -> Flight:
         """Return what a GPU's kernel for few rows has on its way; other kernels do not differ in it."""
         in_rows = self.options.layout(matrix.source).order == "rows"
-        if regime not in {"one", "few"} or not in_rows or attribute(equation, "activation") != "bf16":
+        if (
+            regime not in {"one", "few"}
+            or not in_rows
+            or attribute(equation, "activation") != "bf16"
+        ):
             return "many"
         return flight_of(matrix.n, matrix.k)
 

@@ -55,7 +55,12 @@ def row_kernel(
 
 class _RowKernel:
     def __init__(
-        self, program: RowProgram, target: Target, name: str, threads: int | None, subgroup_size: int
+        self,
+        program: RowProgram,
+        target: Target,
+        name: str,
+        threads: int | None,
+        subgroup_size: int,
     ) -> None:
         self.plan = RowPlan(program)
         self.plan.check()

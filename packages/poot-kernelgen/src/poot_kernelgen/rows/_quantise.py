@@ -117,9 +117,7 @@ class QuantiseBlocks:
             mask *= 2
         return x
 
-    def _round(
-        self, item: _Item, row: Value, arrays: list[Value], limit: Value | None
-    ) -> None:
+    def _round(self, item: _Item, row: Value, arrays: list[Value], limit: Value | None) -> None:
         b = self._b
         codes, scales, sums, *rest = arrays
         largest = self._shared(self._largest(item.quads), "max")

@@ -98,7 +98,11 @@ def _along_rows(layout: Fragment) -> Fragment:
 def _rows(low: Lowering, op: Op, tile: TileType, first: int) -> _Rows:
     pointer = low.get(op.operands[0])
     widths = (16, 32) if op.opcode == "store_rows" else (32,)
-    if not isinstance(pointer, Pointer) or pointer.memory.rank != 2 or tile.dtype.bits not in widths:
+    if (
+        not isinstance(pointer, Pointer)
+        or pointer.memory.rank != 2
+        or tile.dtype.bits not in widths
+    ):
         raise UnsupportedError(
             f"{op.opcode!r} is lowered for arrays of two axes of {' or '.join(map(str, widths))} bits "
             f"alone, not {tile.dtype}"

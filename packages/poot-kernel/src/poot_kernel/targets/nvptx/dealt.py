@@ -89,10 +89,14 @@ class DealtProducts(FragmentProducts):
         if self.workgroups > 1:  # a workgroup must run before others write its memory
             self._barrier(machine)
         store = low.handlers["store_tile"]
+
+        def hand_over(low: Lowering, op: Op) -> None:
+            self._hand_over(low, op, store)
+
         low.handlers = {
             **low.handlers,
             "shared_alloc": self._allocate,
-            "store_tile": lambda low, op: self._hand_over(low, op, store),
+            "store_tile": hand_over,
         }
         operations, loops = low.kernel.body.operations, _dealt(low.kernel)
         end, waits = operations.index(loops[-1]) + 1, self.overlaps
