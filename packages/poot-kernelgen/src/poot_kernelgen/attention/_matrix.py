@@ -6,8 +6,8 @@ values follow from the part alone, and parts are combined in order by one formul
 same bits whatever tile it is computed in. Keys that a row does not see weigh 0, and a part without
 any changes no bit.
 
-A single token a row (decoding): subgroups share the parts of an item, then the dims of their
-results, which they combine. More tokens: rows are shared, and parts follow each other.
+A single token a row (decoding): subgroups share the parts of an item and hand their results to the
+first, which combines them. More tokens: rows are shared, and parts follow each other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ __all__ = ["matrix_attend_kernel", "suits_matrix_attention"]
 
 _FEATURE = "mma-k16"
 _PART = 64
-_SLICES, _LEAST_SLICE = 8, 16  # of dims, that subgroups combine parts of
 _STAGE_BYTES = 96 << 10  # of workgroup memory for keys and values on their way
 
 
@@ -111,9 +110,10 @@ class _Main:
         start = b.floordiv(self.first_key, _PART)
         end = b.floordiv(b.add(self.end_key, _PART - 1), _PART)
         if self.is_shared:
-            self._shared(start, end)
+            state = self._shared(start, end)
         else:
-            self._finish(self._parts(start, end, stages=self._stages()), b.constant(0))
+            state = self._parts(start, end, stages=self._stages())
+        self._finish(state)
         return b.finish()
 
     def _integer(self, memory: Value, indices: Sequence[Value | int]) -> Value:
@@ -153,18 +153,18 @@ class _Main:
 
     # ---- parts
 
-    def _initial(self, width: int) -> list[Value]:
+    def _initial(self) -> list[Value]:
         b, shape = self.b, (self.tile, 1)
         return [
             b.tile_full(shape, b.constant(LOWEST)),
             b.tile_full(shape, b.constant(0.0)),
-            b.tile_zeros((self.tile, width), f32),
+            b.tile_zeros((self.tile, self.request.value.head_dim), f32),
         ]
 
     def _parts(self, start: Value, end: Value, *, stages: int) -> list[Value]:
         """Return largest score, sum of powers and weighted values over parts in order."""
         b, key, value = self.b, self.request.key, self.request.value
-        with b.pipeline(start, end, 1, self._initial(value.head_dim), stages=stages) as pipe:
+        with b.pipeline(start, end, 1, self._initial(), stages=stages) as pipe:
             with pipe.load() as part:
                 tiles: list[Value] = []
                 for number in range(self.blocks):
@@ -240,10 +240,10 @@ class _Main:
             b.map(joined, before[2], part[2], old, new),
         ]
 
-    def _shared(self, start: Value, end: Value) -> None:
-        """Deal parts to subgroups; then deal slices of dims, each of all parts in order."""
+    def _shared(self, start: Value, end: Value) -> list[Value]:
+        """Deal parts to subgroups; combine what they leave, in order."""
         b, dim = self.b, self.request.value.head_dim
-        most, width = self.request.split // _PART, max(_LEAST_SLICE, dim // _SLICES)
+        most = self.request.split // _PART
         sums = b.shared_alloc(f32, [most, self.tile, dim])
         facts = b.shared_alloc(f32, [2 * most, self.tile, 1])
         with b.for_(start, end, 1, dealt=True) as parts:
@@ -253,21 +253,18 @@ class _Main:
             for fact in range(2):
                 place = b.add(b.mul(number, 2), fact)
                 b.store_tile(facts, found[fact], [place, 0, 0])
-        with b.for_(0, dim // width, 1, dealt=True) as slices:
-            column = b.mul(slices.index, width)
-            with b.for_(0, b.sub(end, start), 1, self._initial(width)) as loop:
-                part = [
-                    b.copy(facts, [b.add(b.mul(loop.index, 2), fact), 0, 0], (self.tile, 1))
-                    for fact in range(2)
-                ]
-                part.append(b.copy(sums, [loop.index, 0, column], (self.tile, width)))
-                loop.yield_(*self._combined(loop.carried, part))
-            self._finish(loop.results, column)
+        with b.for_(0, b.sub(end, start), 1, self._initial()) as loop:
+            part = [
+                b.copy(facts, [b.add(b.mul(loop.index, 2), fact), 0, 0], (self.tile, 1))
+                for fact in range(2)
+            ]
+            part.append(b.copy(sums, [loop.index, 0, 0], (self.tile, dim)))
+            loop.yield_(*self._combined(loop.carried, part))
+        return loop.results
 
     # ---- results
 
-    def _finish(self, state: Sequence[Value], column: Value) -> None:
-        """Store dims from ``column`` on; whoever stores some of a row stores its facts."""
+    def _finish(self, state: Sequence[Value]) -> None:
         b = self.b
         largest, total, weighted = state
         token, head = self._tokens((self.tile,))
@@ -276,10 +273,10 @@ class _Main:
         result = b.map(b.div, weighted, total)
         if self.dtype is not f32:
             result = b.tile_convert(result, self.dtype)
-        b.store_rows(self.result, result, whole, [column])
+        b.store_rows(self.result, result, whole, [0])
         b.store_rows(self.partials, largest, part, [0])
         b.store_rows(self.partials, total, part, [1])
-        b.store_rows(self.partials, weighted, part, [b.add(column, 2)])
+        b.store_rows(self.partials, weighted, part, [2])
 
     def _place(self, token: Value, head: Value, *, is_whole: bool) -> Value:
         """Return the row of the result or of the partial results, -1 where it is not stored."""

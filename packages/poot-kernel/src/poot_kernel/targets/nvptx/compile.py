@@ -86,7 +86,7 @@ def compile_ptx(
         # The next kernel may take the free places of this one's last wave; all wait for the writes
         # of those before them, so that order reaches over more than one.
         machine.line("griddepcontrol.launch_dependents")
-        if not machine.is_split:  # those do so themselves, later
+        if not isinstance(products, SplitProducts):  # it fetches weights first
             machine.line("griddepcontrol.wait")
     low = lower_kernel(kernel, machine, products, arguments, threads=count, multiples=known)
     maps = tuple(products.tensor_maps) if isinstance(products, WarpgroupProducts) else ()
@@ -137,7 +137,7 @@ def _schedule(
     if threads is None and machine.has_async_copy and suits_split(kernel):
         return SplitProducts(overlaps=overlaps), machine.subgroup_size
     if threads is None and suits_dealt(kernel):
-        return DealtProducts(kernel, machine, overlaps=overlaps), machine.subgroup_size
+        return DealtProducts(kernel, machine), machine.subgroup_size
     return ChunkedProducts(), threads or default_threads(kernel, machine.subgroup_size)
 
 

@@ -1,4 +1,4 @@
-"""The schedule of kernels with dealt loops: warps share their turns, the first one does the rest.
+"""The schedule of kernels with a dealt loop: warps share its turns, the first one does the rest.
 
 As in ``split.py`` the kernel is lowered as if a workgroup were one warp, with shared memory of its own
 for what waits on the way; ``shared_alloc`` is the workgroup's, and how turns hand over their results.
@@ -6,9 +6,6 @@ for what waits on the way; ``shared_alloc`` is the workgroup's, and how turns ha
 From sm_90 on several workgroups, a cluster along the grid's last axis, share the turns: one
 multiprocessor fetches memory too slowly for a kernel of few workgroups. What turns hand over lies in
 the first one's memory.
-
-Integers in arrays that a kernel only reads are what a step is given: no kernel writes them, and they
-are read while earlier kernels end.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from __future__ import annotations
 from typing import cast
 
 from poot_kernel.ir.core import KernelFunction, Op
-from poot_kernel.ir.types import ArrayType, SharedType
+from poot_kernel.ir.types import SharedType
 from poot_kernel.targets.common.lowering import Handler, Lowering
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import FragmentProducts
@@ -28,8 +25,8 @@ _MOST_WORKGROUPS = 4
 
 
 def suits_dealt(kernel: KernelFunction) -> bool:
-    """Whether the schedule takes a kernel: tiles, and dealt loops at its top."""
-    return kernel.level == "tile" and bool(_dealt(kernel))
+    """Whether the schedule takes a kernel: tiles, and one dealt loop at its top."""
+    return kernel.level == "tile" and len(_dealt(kernel)) == 1
 
 
 def most_turns(kernel: KernelFunction) -> int:
@@ -45,15 +42,6 @@ def _dealt(kernel: KernelFunction) -> list[Op]:
     return [op for op in kernel.body.operations if op.opcode == "for" and op.attributes["dealt"]]
 
 
-def _reads_results(op: Op) -> bool:
-    """Whether an operation reads what earlier kernels may write."""
-    if op.opcode not in ("load", "copy", "copy_rows"):
-        return False
-    memory = op.operands[0].type
-    is_given = isinstance(memory, ArrayType) and memory.access == "r" and memory.dtype.is_integer
-    return not is_given
-
-
 class DealtProducts(FragmentProducts):
     """Lowers a whole kernel, see the module.
 
@@ -62,8 +50,7 @@ class DealtProducts(FragmentProducts):
         block_bytes: Shared memory of the workgroup, beside that of each warp.
     """
 
-    def __init__(self, kernel: KernelFunction, machine: PtxMachine, *, overlaps: bool) -> None:
-        self.overlaps = overlaps
+    def __init__(self, kernel: KernelFunction, machine: PtxMachine) -> None:
         self.workgroups = min(_MOST_WORKGROUPS, most_turns(kernel))
         if machine.capability < 90 or len(kernel.grid) > 2:
             self.workgroups = 1
@@ -98,38 +85,24 @@ class DealtProducts(FragmentProducts):
             "shared_alloc": self._allocate,
             "store_tile": hand_over,
         }
-        operations, loops = low.kernel.body.operations, _dealt(low.kernel)
-        end, waits = operations.index(loops[-1]) + 1, self.overlaps
-        for op in operations[:end]:
-            if waits and (op in loops or _reads_results(op)):
-                machine.line("griddepcontrol.wait")
-                waits = False
-            if op not in loops:
-                low.operation(op)
-                continue
-            machine.is_remote = self.workgroups > 1 and self._takes(op)
-            self._share(low, machine, op)
-            machine.is_remote = False
-            # Nobody leaves while others may still use the first workgroup's memory.
-            self._barrier(machine)
+        operations = low.kernel.body.operations
+        (loop,) = _dealt(low.kernel)
+        place = operations.index(loop)
+        for op in operations[:place]:
+            low.operation(op)
+        self._share(low, machine, loop)
+        self._barrier(machine)
+        number = self._number(low, machine)
         low.handlers = {**low.handlers, "store_tile": store}
         for op, block in self._blocks.items():
             low.set(op.result, block)
-        if rest := operations[end:]:
-            first = machine.compare("eq", self._number(low, machine), low.arithmetic.word(0))
+        first = machine.compare("eq", number, low.arithmetic.word(0))
 
-            def emit() -> None:
-                for op in rest:
-                    low.operation(op)
+        def rest() -> None:
+            for op in operations[place + 1 :]:
+                low.operation(op)
 
-            machine.branch(first, emit)
-
-    def _takes(self, loop: Op) -> bool:
-        """Whether a loop reads what turns of another have handed over."""
-        return any(
-            op.opcode == "copy" and op.operands[0].definition in self._blocks
-            for op in loop.regions[0].walk()
-        )
+        machine.branch(first, rest)
 
     def _number(self, low: Lowering, machine: PtxMachine) -> Register:
         """Return the warp's number among all that share the kernel."""
@@ -170,7 +143,6 @@ class DealtProducts(FragmentProducts):
     def _hand_over(self, low: Lowering, op: Op, store: Handler) -> None:
         """Store a tile, where it goes into the first workgroup's memory by the cluster's way."""
         machine = cast(PtxMachine, low.machine)
-        before = machine.is_remote
         machine.is_remote = self.workgroups > 1 and op.operands[0].definition in self._blocks
         store(low, op)
-        machine.is_remote = before
+        machine.is_remote = False

@@ -64,7 +64,7 @@ class PtxMachine(AtomMachine):
         self.atoms = (*ATOMS, *dot_atoms(32)) if ampere else dot_atoms(32)
         self.cached = "cg"  # where copies to shared memory leave lines: cg in L2, ca in L1 too
         self.is_split = False  # a warp stands for the workgroup, see split.py
-        self.is_remote = False  # shared memory may be another workgroup's of the cluster
+        self.is_remote = False  # stores to shared memory go to another workgroup's
         self.tables: list[str] = []
         self.entry: list[str] = []
         self.body: list[str] = []
@@ -292,8 +292,7 @@ class PtxMachine(AtomMachine):
         vector = f".v{count}" if count > 1 else ""
         names = ", ".join(x.code for x in found)
         names = f"{{{names}}}" if count > 1 else names
-        where = "shared::cluster" if self.is_remote and space == "shared" else space
-        self.line(f"ld.{where}{vector}.{kind} {names}, [{address.code}+{offset}]")
+        self.line(f"ld.{space}{vector}.{kind} {names}, [{address.code}+{offset}]")
         return found
 
     def store(
