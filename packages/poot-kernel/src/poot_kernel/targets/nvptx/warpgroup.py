@@ -32,7 +32,7 @@ from poot_kernel.targets.common.staging import StagedCopy
 from poot_kernel.targets.common.tiles import FragmentTile, MemoryTile, Stride, Tile
 from poot_kernel.targets.nvptx.machine import PtxMachine
 
-__all__ = ["WarpgroupProducts", "ranks_of", "suits_warpgroups", "warpgroup_rows"]
+__all__ = ["WarpgroupProducts", "suits_warpgroups", "warpgroup_rows"]
 
 GROUP = 128  # threads of a warpgroup
 ROWS = 64  # rows of an instruction
