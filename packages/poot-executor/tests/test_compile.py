@@ -65,6 +65,16 @@ def test_a_layer_is_few_launches():
     ]  # the head is the embedding's copy
 
 
+def test_attention_stores_what_its_only_reader_rounds_to():
+    target = Target("ptx", "sm_90a", frozenset({"mma-k16"}))
+    program = planned("auto", formats=("bf16",), layers=1, target=target)
+    attention = [r for r in program.requests if isinstance(r, AttendRequest)]
+    assert {request.result_dtype for request in attention} == {"bf16"}
+    others = planned("auto", formats=("Q8_0",), layers=1, target=target).requests
+    assert {r.result_dtype for r in others if isinstance(r, AttendRequest)} == {"f32"}
+    assert kinds(program).count((RowProgram, "main")) == 5  # none rounds what attention gave
+
+
 def test_stored_halves_that_meet_become_a_gated_pair():
     program = planned(mlp="fused", fused_qkv=True, layers=1)
     (gated,) = [matrix for matrix in program.matrices if matrix.gated]

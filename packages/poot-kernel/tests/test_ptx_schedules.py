@@ -49,6 +49,25 @@ def test_few_rows_are_multiplied_by_warps_on_their_own():
     assert "griddepcontrol.wait" not in compile_ptx(skinny(), arch="sm_80", multiples=KNOWN).code
 
 
+def test_chunks_of_few_tiles_are_shared_by_two_workgroups():
+    def tile(signature):
+        kernel = KERNELS.product.specialise(TM=64, TN=64, TK=64, STAGES=6, SIGNATURE=signature)
+        return compile_ptx(kernel, multiples=KNOWN)
+
+    shared, alone = tile("k16_chunk1024"), tile("k16")
+    assert (shared.cluster, alone.cluster) == (2, 1)
+    assert ".reqnctapercluster 2, 1, 1" in shared.code
+    # The first hands its sums over once, 16 bytes at a time, and the second waits for them.
+    assert shared.code.count("st.shared::cluster.v4") == 64 * 64 // 128 // 4
+    assert shared.code.count("mbarrier.arrive.release.cluster") == 1
+    assert shared.code.count("mbarrier.try_wait.parity.acquire.cluster") == 1
+    assert "cluster" not in alone.code.replace("shared::cluster.global", "").replace(
+        "mbarrier_init.release.cluster", ""
+    ).replace("%cluster_ctarank", "")
+    if find_ptxas() is not None:
+        assert assemble_ptx(shared.code, arch="sm_90a").spill_bytes == 0
+
+
 def test_a_single_chain_is_one_chunk():
     built = compile_ptx(skinny("k16"), multiples=KNOWN)
     assert built.split.chunks == f"ceildiv(K, {1 << 30})"
