@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import uvicorn
 
-from poot_executor import EngineInfo, EngineOptions, StepInputs
+from poot_executor import EngineInfo, EngineOptions, Sampled, StepInputs
 from poot_llm import Driver, SamplingParams
 from poot_serve._engine_loop import EngineLoop  # noqa: PLC2701
 from poot_serve._engine_process import EngineProcess, EngineState  # noqa: PLC2701
@@ -134,6 +134,16 @@ class StubEngine:
     def logits(self) -> np.ndarray:
         """Return nothing of use: all requests of the proof are greedy."""
         raise NotImplementedError
+
+    def sample(self, params: np.ndarray) -> None:
+        """Do nothing: all requests of the proof are greedy."""
+
+    def sampled(self) -> Sampled:
+        """Return that nothing was sampled."""
+        return Sampled(np.zeros(0, np.int32), np.zeros(0, np.int32))
+
+    def set_counts(self, slot: int, entries: np.ndarray) -> None:
+        """Do nothing: no request of the proof has penalties."""
 
     def step_faults(self) -> Mapping[int, str]:
         """Return that nothing went wrong."""

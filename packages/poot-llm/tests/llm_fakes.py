@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from poot_executor import EngineInfo, EngineOptions, StepInputs
+from poot_executor import EngineInfo, EngineOptions, NumpySampler, Sampled, StepInputs
+from poot_kernelgen import SAMPLE_FIELDS
 
 _PRIME = np.uint64(1099511628211)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -55,6 +56,11 @@ class FakeEngine:
         self.fail_next = False
         self.closed = 0
         self._logits = np.zeros((0, vocab_size), np.float32)
+        self.num_sampled = 0
+        self._sampler = NumpySampler(
+            lambda: self._logits, lambda: np.zeros(0, np.int32), vocab_size,
+            self.options.max_sequences,
+        )  # fmt: skip
 
     @property
     def info(self) -> EngineInfo:
@@ -94,7 +100,7 @@ class FakeEngine:
         for name in StepInputs.__dataclass_fields__:
             array = getattr(step, name)
             if array is None:
-                assert name == "token_types"  # a decoder has one kind of token
+                assert name in {"token_types", "feeds"}  # one kind of token, all of them known
                 continue
             assert array.dtype == np.int32, name
             assert array.flags.c_contiguous, name
@@ -133,6 +139,20 @@ class FakeEngine:
 
     def logits(self) -> np.ndarray:
         return self._logits
+
+    def sample(self, params: np.ndarray) -> None:
+        assert params.dtype == np.uint32
+        assert len(set(params[:, SAMPLE_FIELDS.index("slot")].tolist())) == len(params)
+        self.num_sampled += len(params)
+        self._sampler.sample(params, len(self._logits))
+
+    def sampled(self) -> Sampled:
+        return self._sampler.sampled()
+
+    def set_counts(self, slot: int, entries: np.ndarray) -> None:
+        assert entries.dtype == np.uint32
+        assert entries.shape == (len(set(entries[:, 0].tolist())), 2)
+        self._sampler.set_counts(slot, entries)
 
     def step_faults(self) -> Mapping[int, str]:
         return self.faults

@@ -121,6 +121,66 @@ def test_sampled_answers_do_not_depend_on_company_or_chunks() -> None:
     assert len({tuple(tokens) for tokens, _ in alone}) == 6
 
 
+def test_the_engine_samples_what_the_host_would() -> None:
+    kinds = [
+        {"temperature": 0.0},
+        {"temperature": 1.0},
+        {"temperature": 0.8, "top_p": 0.9, "frequency_penalty": 0.4},
+        {"temperature": 1.2, "top_k": 9, "min_p": 0.02},
+        {"temperature": 0.0, "repetition_penalty": 1.5, "presence_penalty": 0.5},
+        {"temperature": 2.0, "stop_token_ids": (3, 5, 8)},
+    ]
+    work = prompts(len(kinds))
+
+    def answers(**more) -> tuple[list[list[int]], int, int]:
+        # A small pool, so that rows are put back and their counts set anew in another slot.
+        engine = FakeEngine(num_blocks=18, context_tokens=64)
+        driver = Driver(engine, eos_token_ids=[1])
+        ids = [
+            driver.add(
+                Request(
+                    prompt_ids=prompt,
+                    params=SamplingParams(seed=place, max_tokens=30, **kind, **more),
+                )
+            )
+            for place, (prompt, kind) in enumerate(zip(work, kinds, strict=True))
+        ]
+        events = run_all(driver, ids)
+        assert all(events[i][-1].finish_reason in {"stop", "length"} for i in ids)
+        return [tokens_of(events[i]) for i in ids], engine.num_sampled, driver.stats.preemptions
+
+    on_host, none, _ = answers(logprobs=0)  # log-probabilities need logits
+    on_device, some, preemptions = answers()
+    assert on_device == on_host
+    assert none == 0
+    assert some > 0
+    assert preemptions > 0
+
+
+@pytest.mark.parametrize("params", [{"temperature": 1.0}, {"frequency_penalty": 0.5}])
+def test_a_sampled_row_that_is_not_finite_fails_alone(params) -> None:
+    engine = FakeEngine()
+    driver = Driver(engine)
+    bad, good = (
+        driver.add(Request(prompt_ids=[n], params=SamplingParams(seed=1, max_tokens=9, **params)))
+        for n in (1, 2)
+    )
+    driver.step()
+    forward = engine.forward
+
+    def spoil(step) -> None:
+        forward(step)
+        engine._logits[0] = np.nan
+
+    engine.forward = spoil
+    events = driver.step()
+    engine.forward = forward
+    assert {e.request_id: e.finish_reason for e in events} == {bad: "error", good: None}
+    assert "not finite" in next(e.error for e in events if e.error)
+    rest = run_all(driver, [good])[good]
+    assert len(tokens_of(rest)) == 9 - 2
+
+
 def test_choices_of_one_request_differ_and_seeds_repeat() -> None:
     driver = Driver(FakeEngine())
     params = SamplingParams(temperature=1.0, seed=11, max_tokens=10)

@@ -52,6 +52,30 @@ def test_greedy_ids_alone_and_among_others(llm) -> None:
     check_greedy(among[1].output_ids)
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.8, "top_p": 0.9, "top_k": 50, "min_p": 0.01},
+        {"temperature": 1.1, "top_p": 0.8, "repetition_penalty": 1.2, "frequency_penalty": 0.3},
+    ],
+)
+def test_a_seed_gives_the_same_where_the_engine_and_where_the_host_samples(llm, kind) -> None:
+    prompts = [EXPECTED["prompt"], [7, 8, 9], [1] * 40]
+    answers = [
+        [
+            output.output_ids
+            for output in llm.generate(
+                prompts,
+                SamplingParams(seed=5, max_tokens=24, ignore_eos=True, logprobs=where, **kind),
+            )
+        ]
+        for where in (None, 0)  # log-probabilities need the logits on the host
+    ]
+    assert answers[0] == answers[1]
+    assert len({tuple(answer) for answer in answers[0]}) == 3
+
+
 def test_chunks_of_a_prompt_do_not_matter() -> None:
     params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
     with LLM(

@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poot_core import RequestError
+from poot_kernelgen import SAMPLE_FIELDS, reference
 from poot_llm import ContextLengthError, SamplingParams
 from poot_llm._blocks import BlockManager
-from poot_llm._filters import candidates, draw, draw_any
-from poot_llm._random import philox4x32, uniform
+from poot_llm._filters import candidates, draw
+from poot_llm._random import philox4x32, random_bits, uniform
 from poot_llm._sampler import RowSampler, row_logprobs
 
 
@@ -87,10 +88,11 @@ def test_filters_match_the_plain_definition(
         "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
         "typical_p": typical_p,
     }  # fmt: skip
-    ids, probabilities = candidates(logits, **settings_)
+    ids, weights = candidates(logits, **settings_)
     dense = np.zeros(size)
-    dense[ids] = probabilities
-    np.testing.assert_allclose(dense, naive(logits, **settings_), atol=1e-9)
+    dense[ids] = weights / weights.sum()
+    # A distance times a scale is rounded once to float32: at most 32 * 2**-24 in an exponent of 2.
+    np.testing.assert_allclose(dense, naive(logits, **settings_), atol=2e-6)
     assert (np.diff(ids) > 0).all()
 
 
@@ -98,39 +100,72 @@ def test_filters_match_the_plain_definition(
 def test_filters_of_a_large_vocabulary(spread) -> None:
     logits = np.random.default_rng(2).normal(0, spread, 20_000).astype(np.float32)
     for filters in ({"top_p": 0.9}, {"top_p": 0.3, "min_p": 0.2}, {"min_p": 0.1}, {"top_k": 50}):
-        ids, probabilities = candidates(logits, temperature=0.8, **filters)
+        ids, weights = candidates(logits, temperature=0.8, **filters)
         dense = np.zeros(logits.size)
-        dense[ids] = probabilities
+        dense[ids] = weights / weights.sum()
         expected = naive(logits, temperature=0.8, **filters)
         assert abs(int((dense > 0).sum()) - int((expected > 0).sum())) <= 1  # a token at the border
         np.testing.assert_allclose(dense, expected, atol=2 * expected[expected > 0].min())
 
 
-@pytest.mark.parametrize("size", [1, 5, 1024, 1025, 5000])
-def test_drawing_from_all_is_drawing_from_the_candidates(size) -> None:
+@pytest.mark.parametrize("size", [1, 5, 1024, 5000])
+def test_a_draw_is_where_its_bits_fall(size) -> None:
     logits = np.random.default_rng(size).normal(0, 2, size).astype(np.float32)
-    _, probabilities = candidates(logits, temperature=0.7)
-    cumulative = np.cumsum(probabilities)
+    ids, weights = candidates(logits, temperature=0.7)
+    cumulative = np.cumsum(weights.astype(np.float64)) / weights.sum()
     for place in range(200):
-        random = uniform(5, 0, place)
-        token_id = draw_any(logits, 0.7, random)
-        low = cumulative[token_id] - probabilities[token_id]
-        assert low - 1e-6 <= random <= cumulative[token_id] + 1e-6
-    assert draw_any(logits, 0.7, 0.0) == 0
-    assert draw_any(logits, 0.7, np.nextafter(1.0, 0.0)) == size - 1
+        bits = random_bits(5, 0, place)
+        at = int(np.flatnonzero(ids == draw(ids, weights, bits))[0])
+        assert (cumulative[at - 1] if at else 0.0) - 1e-9 <= bits / 2**64 <= cumulative[at] + 1e-9
+    assert draw(ids, weights, 0) == ids[0]
+    assert draw(ids, weights, 2**64 - 1) == ids[-1]
     masked = np.array([-np.inf, 3.0, -np.inf], np.float32)
-    assert {draw_any(masked, 1.0, r) for r in (0.0, 0.5, np.nextafter(1.0, 0.0))} == {1}
+    only = candidates(masked, temperature=1.0)
+    assert {draw(*only, bits) for bits in (0, 2**63, 2**64 - 1)} == {1}
 
 
 def test_draw_follows_the_distribution() -> None:
     logits = np.log(np.array([0.5, 0.25, 0.125, 0.125], np.float32))
-    ids, probabilities = candidates(logits, temperature=1.0)
-    counts = Counter(draw(ids, probabilities, uniform(1, 0, i)) for i in range(8000))
+    ids, weights = candidates(logits, temperature=1.0)
+    counts = Counter(draw(ids, weights, random_bits(1, 0, i)) for i in range(8000))
     expected = np.array([4000, 2000, 1000, 1000])
     got = np.array([counts[i] for i in range(4)])
     assert ((got - expected) ** 2 / expected).sum() < 18  # chi-square, 3 degrees: p < 5e-4
-    assert draw(ids, probabilities, 0.0) == 0
-    assert draw(ids, probabilities, np.nextafter(1.0, 0.0)) == 3
+
+
+@given(
+    seed=st.integers(0, 10**6), size=st.integers(1, 300), temperature=st.floats(1e-6, 1e6),
+    top_k=st.integers(0, 90), top_p=st.floats(0.01, 1), min_p=st.floats(0, 1),
+    spread=st.sampled_from([1e-3, 1.0, 8.0, 1e30]), steps=st.sampled_from([0, 1, 3]),
+)  # fmt: skip
+@settings(max_examples=200, deadline=None)
+def test_the_host_draws_what_the_engine_draws(
+    seed, size, temperature, top_k, top_p, min_p, spread, steps
+) -> None:
+    rng = np.random.default_rng(seed)
+    row = rng.normal(0, spread, size).astype(np.float32)
+    if steps:  # ties
+        row = np.round(row / spread * steps).astype(np.float32)
+    params = SamplingParams(
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
+        repetition_penalty=1.3, frequency_penalty=0.25, presence_penalty=-0.5,
+    )  # fmt: skip
+    prompt = rng.integers(0, size, 3).astype(np.int32)
+    sampler = RowSampler(params, end_ids=(), prompt=prompt, vocab_size=size, limit=9, choice=2)
+    assert sampler.is_on_device
+    counts = np.zeros((2, size), np.uint32)
+    tokens = prompt
+    for _ in range(6):
+        entries = sampler.counts()
+        counts[1] = 0
+        counts[1, entries[:, 0]] = entries[:, 1]
+        words = sampler.words(slot=1)
+        words[SAMPLE_FIELDS.index("position")] = tokens.size
+        on_device, _ = reference.sample(row[None].copy(), words[None], counts)
+        token_id, _ = sampler.choose(row, tokens=tokens, generated=tokens.size - 3)
+        assert token_id == on_device[0]
+        sampler.observe(token_id)
+        tokens = np.append(tokens, np.int32(token_id))
 
 
 def choose(row, prompt=(), seen=(), **params):

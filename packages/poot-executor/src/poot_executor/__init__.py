@@ -18,6 +18,7 @@ from poot_executor._device import (
 )
 from poot_executor._engine import Engine, EngineInfo, EngineOptions, StepInputs, WeightSource
 from poot_executor._open import open_engine, plan, trace_options
+from poot_executor._sampling import NumpySampler, Sampled
 
 if TYPE_CHECKING:
     from poot_executor._compile import PlanOptions, compile_graph
@@ -39,10 +40,12 @@ __all__ = [
     "KernelHandle",
     "Launch",
     "LaunchTime",
+    "NumpySampler",
     "OfflineKernels",
     "PlanOptions",
     "PreparedSequence",
     "Program",
+    "Sampled",
     "ScalarArgument",
     "StepInputs",
     "SymbolArgument",

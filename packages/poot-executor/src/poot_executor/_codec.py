@@ -32,7 +32,9 @@ _RECORDS: tuple[Any, ...] = (
     requests.ArgmaxRequest,
     requests.AttendRequest,
     requests.ContractionRequest,
+    requests.CountRequest,
     requests.Epilogue,
+    requests.FeedRequest,
     requests.GatherRequest,
     requests.KvLayout,
     requests.PackRequest,
@@ -40,6 +42,7 @@ _RECORDS: tuple[Any, ...] = (
     requests.RowNode,
     requests.RowOutput,
     requests.RowProgram,
+    requests.SampleRequest,
     requests.WeightLayout,
 )
 _BY_NAME = {record.__name__: record for record in _RECORDS}

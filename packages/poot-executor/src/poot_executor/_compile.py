@@ -30,11 +30,12 @@ from poot_executor.passes import (
     choose_activation,
 )
 from poot_graph_ir import Graph, Value
-from poot_kernelgen import ArgmaxRequest, WeightLayout
+from poot_kernelgen import ArgmaxRequest, CountRequest, FeedRequest, SampleRequest, WeightLayout
 
 __all__ = ["Pass", "PlanOptions", "compile_graph", "pipeline", "rewrite"]
 
 Pass = Callable[[Graph], Graph]
+_SAMPLER = (SampleRequest(), SampleRequest(counted=True), FeedRequest(), CountRequest())
 
 
 def _plain_layout(source: str) -> WeightLayout:
@@ -200,11 +201,12 @@ def _program(
         for launch in launches
     )
     rows = {"T": options.max_tokens, "L": options.max_logits}
-    ((_, logits),) = planned.outputs
+    ((output, logits),) = planned.outputs
     vocab_size = graph.outputs[0][1].shape[-1]
     assert isinstance(vocab_size, int)
     temps = list(planned.temps)
     greedy = _greedy(temps, requests, logits, vocab_size)
+    sampler = tuple(map(requests.index, _SAMPLER)) if output == "logits" else ()
     offsets, arena_bytes = _place(launches, temps, rows, logits)
     names = {str(o.value) for x in launches for o in x.operands if o.kind == "state"}
     states = tuple(
@@ -218,6 +220,7 @@ def _program(
         requests=_items(requests),
         launches=settled,
         greedy=greedy,
+        sampler=sampler,
         matrices=_items(matrices),
         layouts=tuple(options.layout(m.source) for m in matrices.items),
         vectors=_items(vectors),

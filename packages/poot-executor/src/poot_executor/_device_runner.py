@@ -23,6 +23,7 @@ from poot_executor._device import (
     ScalarArgument,
     SymbolArgument,
 )
+from poot_executor._device_sampler import DeviceSampler
 from poot_executor._engine import EngineOptions, WeightSource
 from poot_executor._kernel_table import KernelRecord, KernelTable
 from poot_executor._ladder import Recordings
@@ -31,6 +32,7 @@ from poot_executor._load_device import load_matrices, load_small
 from poot_executor._planned import Operand
 from poot_executor._program import Program, ProgramLaunch
 from poot_executor._runner import StepKey, selected_launches, step_slots
+from poot_executor._sampling import NumpySampler, Sampler
 
 __all__ = ["DeviceRunner"]
 
@@ -50,6 +52,7 @@ class DeviceRunner:
         table: Its kernels.
         weights: Source of its weights, whose pages are dropped as they are laid out.
         options: Bounds of a step.
+        samples_in_numpy: Whether rows are sampled by the NumPy meaning of the sampler's kernels.
     """
 
     def __init__(
@@ -59,6 +62,8 @@ class DeviceRunner:
         table: KernelTable,
         weights: WeightSource,
         options: EngineOptions,
+        *,
+        samples_in_numpy: bool = False,
     ) -> None:
         self.device = device
         self.program = program
@@ -91,6 +96,9 @@ class DeviceRunner:
         self._captured: set[tuple[StepKey, tuple[int, ...]]] = set()
         self.may_capture = device.capture(device.prepare([]), {})
         self.recordings = Recordings()
+        self._num_slots = options.max_sequences
+        self._sampler: Sampler | None = None
+        self._samples_in_numpy = samples_in_numpy
 
     # --- running ---
 
@@ -99,10 +107,36 @@ class DeviceRunner:
         if self._host.is_in_place:
             self.device.synchronize()
 
-    def run(self, key: StepKey, sizes: Mapping[str, int]) -> None:
-        """Run one step: one call of the device."""
+    @property
+    def sampler(self) -> Sampler:
+        """What samples the last step's logits; made when it is first asked for."""
+        if self._sampler is None:
+            if not self.program.sampler:
+                raise UnsupportedError(f"{self.program.name!r} gives no logits to sample")
+            if self._samples_in_numpy:
+                self._sampler = NumpySampler(
+                    lambda: self.logits(self._sizes["L"]),
+                    lambda: self.slots["token_ids"],
+                    self.program.vocab_size,
+                    self._num_slots,
+                )
+            else:
+                self._sampler = DeviceSampler(
+                    self.device,
+                    self.program,
+                    self._kernels,
+                    logits=BufferArgument(self._arena, self.program.offsets[self.program.logits]),
+                    token_ids=self._host.argument("slot", "token_ids"),
+                    num_slots=self._num_slots,
+                )
+        return self._sampler
+
+    def run(self, key: StepKey, sizes: Mapping[str, int], feeds: Int32 | None = None) -> None:
+        """Run one step: one call of the device, and one before it where tokens are fed."""
         prepared = self._sequence(key)
         self._host.flush()
+        if feeds is not None and len(feeds):
+            self.sampler.feed(feeds, sizes["T"])
         self._sizes = sizes
         if key.is_decode and self.may_capture:
             # Sizes that come a second time in a row will come more often.
@@ -185,6 +219,8 @@ class DeviceRunner:
 
     def close(self) -> None:
         """Give all memory back and close the device."""
+        if self._sampler is not None:
+            self._sampler.close()
         buffers = (self._arena, self._small, *self._states.values(), *self._pools)
         for buffer in buffers:
             buffer.free()

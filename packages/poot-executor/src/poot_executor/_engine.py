@@ -13,10 +13,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from poot_executor._sampling import Sampled
+
 __all__ = ["Engine", "EngineInfo", "EngineOptions", "StepInputs", "WeightSource"]
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
+Uint32 = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,8 @@ class StepInputs:
         logit_positions: (L,) indices into the T tokens whose logits are wanted. An encoder takes one
             token of each row that is wanted: the one whose state it pools, any one for a mean.
         token_types: (T,) segment of each token, for encoders that have them; all 0 if None.
+        feeds: (F, 2) pairs (place, slot): the token at this place of ``token_ids`` is not known to
+            the caller; it is the last one that was sampled for the slot.
     """
 
     token_ids: Int32
@@ -101,6 +106,7 @@ class StepInputs:
     slot_mapping: Int32
     logit_positions: Int32
     token_types: Int32 | None = None
+    feeds: Int32 | None = None
 
 
 class WeightSource(Protocol):
@@ -137,6 +143,36 @@ class Engine(Protocol):
 
     def logits(self) -> Float32:
         """Return (L, vocab_size) logits of the last step; a view that the next step overwrites."""
+        ...
+
+    def sample(self, params: Uint32) -> None:
+        """Start choosing the next token of some rows of the last step, once a step.
+
+        May return before it is done; the next step may be run before ``sampled`` is asked. Logits of
+        rows that count their tokens are changed. A row's token depends on its logits and its
+        parameters alone, and is the same on every engine.
+
+        Args:
+            params: (S, fields) uint32, each row made by ``sample_words``; no two of one slot.
+
+        Raises:
+            ShapeError: If a row names a slot or a row of logits that does not exist.
+            DeviceError: If the device fails.
+        """
+        ...
+
+    def sampled(self) -> Sampled:
+        """Return the tokens of the last ``sample``."""
+        ...
+
+    def set_counts(self, slot: int, entries: Uint32) -> None:
+        """Set what penalties count of a slot, before its first row that counts.
+
+        Args:
+            slot: From 0 to max_sequences - 1.
+            entries: (E, 2) pairs (id, count), no id twice: 1 for a token of prompt or answer, plus 2
+                for each time that it stands in the answer. All others count 0.
+        """
         ...
 
     def step_faults(self) -> Mapping[int, str]:

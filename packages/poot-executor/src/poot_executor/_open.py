@@ -74,7 +74,9 @@ def open_engine(
 
         reference = ReferenceDevice(host_target(settings))
         program = plan(trace, options, reference.target, check=settings.check)
-        runner = DeviceRunner(reference, program, reference_table(program), weights, options)
+        runner = DeviceRunner(
+            reference, program, reference_table(program), weights, options, samples_in_numpy=True
+        )
         return ProgramEngine(
             program, runner, options, backend="reference", device=reference.caps.name
         )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from poot_core import DeviceError, ShapeError
 from poot_executor._engine import EngineInfo, EngineOptions, StepInputs, WeightSource
+from poot_executor._sampling import NumpySampler, Sampled
 
 if TYPE_CHECKING:
     from poot_graph_ir import Graph
@@ -51,6 +52,10 @@ class OracleEngine:
         self._has_types = "token_types" in {value.name for value in graph.inputs}
         self._logits: Float32 = np.zeros((0, width), np.float32)
         self._faults: dict[int, str] = {}
+        self._token_ids: Int32 = np.zeros(0, np.int32)
+        self._sampler = NumpySampler(
+            lambda: self._logits, lambda: self._token_ids, width, options.max_sequences
+        )
         self._info = EngineInfo(
             backend="oracle",
             device=f"NumPy oracle ({reason})",
@@ -77,12 +82,15 @@ class OracleEngine:
             raise DeviceError("the engine is closed")
         if len(step.token_ids) == 0:
             raise ShapeError("a step has one token at least")
-        outside = (step.token_ids < 0) | (step.token_ids >= self._ids_limit)
+        token_ids = self._token_ids = step.token_ids.copy()
+        if step.feeds is not None:
+            self._sampler.feed(step.feeds, len(token_ids))
+        outside = (token_ids < 0) | (token_ids >= self._ids_limit)
         outside |= step.slot_mapping >= self._options.num_blocks * self._options.block_size
         faulty: list[int] = np.unique(step.rows[outside]).tolist()
         self._faults = dict.fromkeys(faulty, "a token id or a KV slot is out of range")
         slots = {
-            "token_ids": step.token_ids,
+            "token_ids": token_ids,
             "positions": step.positions,
             "rows": step.rows,
             "sequence_lengths": step.sequence_lengths,
@@ -103,6 +111,18 @@ class OracleEngine:
     def logits(self) -> Float32:
         """Return (L, vocab_size) logits of the last step."""
         return self._logits
+
+    def sample(self, params: NDArray[np.uint32]) -> None:
+        """Choose the next token of some rows of the last step."""
+        self._sampler.sample(params, len(self._logits))
+
+    def sampled(self) -> Sampled:
+        """Return the tokens of the last ``sample``."""
+        return self._sampler.sampled()
+
+    def set_counts(self, slot: int, entries: NDArray[np.uint32]) -> None:
+        """Set what penalties count of a slot, before its first row that counts."""
+        self._sampler.set_counts(slot, entries)
 
     def step_faults(self) -> Mapping[int, str]:
         """Return the rows of the last step whose data-dependent indices left their range."""

@@ -79,6 +79,8 @@ class Program:
         requests: Kernels by index.
         launches: One step, in order.
         greedy: What finds the largest logits of the last step, in order.
+        sampler: Requests of the sampler by index: without counts, with counts, feeding, setting
+            counts; empty for encoders.
         matrices: Weights that are laid out for kernels.
         layouts: Layout of each matrix.
         vectors: Weights that kernels read as they are.
@@ -100,6 +102,7 @@ class Program:
     requests: tuple[Request, ...]
     launches: tuple[ProgramLaunch, ...]
     greedy: tuple[ProgramLaunch, ...]
+    sampler: tuple[int, ...]
     matrices: tuple[Matrix, ...]
     layouts: tuple[WeightLayout, ...]
     vectors: tuple[Vector, ...]

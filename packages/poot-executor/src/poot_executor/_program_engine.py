@@ -13,11 +13,14 @@ from poot_executor._engine import EngineInfo, EngineOptions, StepInputs
 from poot_executor._ladder import Recordings, ladder, rounded_work
 from poot_executor._program import Program
 from poot_executor._runner import Runner, StepKey, regime_of
+from poot_executor._sampling import Sampled
+from poot_kernelgen import SAMPLE_FIELDS
 
 __all__ = ["ProgramEngine"]
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
+_ROW, _SLOT = SAMPLE_FIELDS.index("logits_row"), SAMPLE_FIELDS.index("slot")
 
 
 class ProgramEngine:
@@ -76,7 +79,7 @@ class ProgramEngine:
         if self._closed:
             raise DeviceError("the engine is closed")
         key = self.prepare_step(step)
-        self.runner.run(key, self._sizes)
+        self.runner.run(key, self._sizes, step.feeds)
 
     def prepare_step(self, step: StepInputs) -> StepKey:
         """Fill the step's buffers and return what chooses its launches."""
@@ -194,6 +197,32 @@ class ProgramEngine:
     def logits(self) -> Float32:
         """Return (L, vocab_size) logits of the last step; a view that the next step overwrites."""
         return self.runner.logits(self._sizes["L"])
+
+    def sample(self, params: NDArray[np.uint32]) -> None:
+        """Start choosing the next token of some rows of the last step.
+
+        Raises:
+            ShapeError: If a row names a slot or a row of logits that does not exist.
+            DeviceError: If the device fails.
+        """
+        slots = self._info.options.max_sequences
+        if len(params) > slots or (
+            len(params)
+            and (params[:, _SLOT].max() >= slots or params[:, _ROW].max() >= self._sizes["L"])
+        ):
+            raise ShapeError(
+                f"{len(params)} rows to sample name slots up to {params[:, _SLOT].max()} and rows of "
+                f"logits up to {params[:, _ROW].max()}; there are {slots} and {self._sizes['L']}"
+            )
+        self.runner.sampler.sample(params, self._sizes["L"])
+
+    def sampled(self) -> Sampled:
+        """Return the tokens of the last ``sample``."""
+        return self.runner.sampler.sampled()
+
+    def set_counts(self, slot: int, entries: NDArray[np.uint32]) -> None:
+        """Set what penalties count of a slot, before its first row that counts."""
+        self.runner.sampler.set_counts(slot, entries)
 
     def step_faults(self) -> Mapping[int, str]:
         """Return the rows of the last step whose data-dependent indices left their range."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from poot_executor._ladder import Recordings
 from poot_executor._program import Program, ProgramLaunch
+from poot_executor._sampling import Sampler
 
 __all__ = ["SLOTS", "Runner", "StepKey", "regime_of", "selected_launches", "step_slots"]
 
@@ -123,8 +124,13 @@ class Runner(Protocol):
         """Wait until the arrays of ``slots`` and ``work`` may be written again."""
         ...
 
-    def run(self, key: StepKey, sizes: Mapping[str, int]) -> None:
-        """Run one step."""
+    @property
+    def sampler(self) -> Sampler:
+        """What samples the last step's logits."""
+        ...
+
+    def run(self, key: StepKey, sizes: Mapping[str, int], feeds: Int32 | None = None) -> None:
+        """Run one step; ``feeds`` are (F, 2) pairs of a place of its tokens and a sampler's slot."""
         ...
 
     def logits(self, rows: int) -> Float32:

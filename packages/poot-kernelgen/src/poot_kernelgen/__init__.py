@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from poot_kernelgen.requests import (
+    SAMPLE_FIELDS,
     Activation,
     ArgmaxRequest,
     AttendRequest,
     ContractionRequest,
+    CountRequest,
     Epilogue,
+    FeedRequest,
     GatherRequest,
     KvLayout,
     PackRequest,
@@ -19,20 +22,25 @@ from poot_kernelgen.requests import (
     RowNode,
     RowOutput,
     RowProgram,
+    SampleRequest,
     WeightLayout,
 )
 
 if TYPE_CHECKING:
     from poot_kernelgen._generate import GeneratedKernel, generate
+    from poot_kernelgen._sample_words import sample_words, weight_scale
     from poot_kernelgen.attention import query_tiles_for, shortest_split_for
     from poot_kernelgen.contraction import flight_of, pack_table, packed_bytes, weight_layout_for
 
 __all__ = [
+    "SAMPLE_FIELDS",
     "Activation",
     "ArgmaxRequest",
     "AttendRequest",
     "ContractionRequest",
+    "CountRequest",
     "Epilogue",
+    "FeedRequest",
     "GatherRequest",
     "GeneratedKernel",
     "KvLayout",
@@ -43,14 +51,17 @@ __all__ = [
     "RowNode",
     "RowOutput",
     "RowProgram",
+    "SampleRequest",
     "WeightLayout",
     "flight_of",
     "generate",
     "pack_table",
     "packed_bytes",
     "query_tiles_for",
+    "sample_words",
     "shortest_split_for",
     "weight_layout_for",
+    "weight_scale",
 ]
 
 _LAZY = {
@@ -60,8 +71,10 @@ _LAZY = {
     "pack_table": "poot_kernelgen.contraction",
     "packed_bytes": "poot_kernelgen.contraction",
     "query_tiles_for": "poot_kernelgen.attention",
+    "sample_words": "poot_kernelgen._sample_words",
     "shortest_split_for": "poot_kernelgen.attention",
     "weight_layout_for": "poot_kernelgen.contraction",
+    "weight_scale": "poot_kernelgen._sample_words",
 }
 
 

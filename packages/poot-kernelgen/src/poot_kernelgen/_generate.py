@@ -13,15 +13,18 @@ from poot_kernelgen.requests import (
     ArgmaxRequest,
     AttendRequest,
     ContractionRequest,
+    CountRequest,
+    FeedRequest,
     GatherRequest,
     PackRequest,
     Request,
     RowProgram,
+    SampleRequest,
 )
 
 __all__ = ["GeneratedKernel", "GridAxis", "Role", "generate"]
 
-Role = Literal["main", "merge", "partial", "final"]
+Role = Literal["main", "merge", "partial", "final", "best", "limits", "masses", "draw", "clear"]
 GridAxis = tuple[str, int | str, int]
 """(what, value, divisor): ceil(x / divisor) workgroups, x being a constant (``const``), the kernel's
 argument number ``value`` (``argument``) or a symbol's value (``symbol``)."""
@@ -58,6 +61,9 @@ _GENERATORS: dict[type, tuple[str, str]] = {
     RowProgram: ("poot_kernelgen.rows", "generate_rows"),
     AttendRequest: ("poot_kernelgen.attention", "generate_attend"),
     ArgmaxRequest: ("poot_kernelgen.sampling", "generate_argmax"),
+    SampleRequest: ("poot_kernelgen.sampling", "generate_sample"),
+    FeedRequest: ("poot_kernelgen.sampling", "generate_feed"),
+    CountRequest: ("poot_kernelgen.sampling", "generate_counts"),
 }
 
 

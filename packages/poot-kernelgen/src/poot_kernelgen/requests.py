@@ -17,11 +17,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 __all__ = [
+    "SAMPLE_FIELDS",
     "Activation",
     "ArgmaxRequest",
     "AttendRequest",
     "ContractionRequest",
+    "CountRequest",
     "Epilogue",
+    "FeedRequest",
     "Flight",
     "GatherRequest",
     "KvLayout",
@@ -32,6 +35,7 @@ __all__ = [
     "RowNode",
     "RowOutput",
     "RowProgram",
+    "SampleRequest",
     "WeightLayout",
 ]
 
@@ -324,6 +328,96 @@ class ArgmaxRequest:
     chunk: int = 4096
 
 
+SAMPLE_FIELDS: tuple[str, ...] = (
+    "logits_row",
+    "slot",
+    "flags",
+    "scale",
+    "reach",
+    "top_k",
+    "top_p",
+    "min_weight",
+    "seed_low",
+    "seed_high",
+    "choice",
+    "position",
+    "repetition",
+    "inverse_repetition",
+    "frequency",
+    "presence",
+)
+"""The words (u32) that say how one row is sampled, in order.
+
+``logits_row``: row of the logits. ``slot``: row of the tables that outlive a step. ``flags``: 1 draws
+(otherwise the largest logit is taken), 2 counts its tokens and takes penalties. ``scale``: f32, log2(e)
+/ temperature. ``reach``: f32, a distance from the largest logit beyond which every weight is 0.
+``top_k``: tokens that stay, or 0. ``top_p``: share that stays, in units of 2**-32, or 0. ``min_weight``:
+least weight that stays, at least 1. ``seed_low``, ``seed_high``, ``choice``, ``position``: key and
+counter of the random number. ``repetition``, ``inverse_repetition``, ``frequency``, ``presence``: f32.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRequest:
+    """The next token of each of some rows, as its parameters ask.
+
+    Four kernels, in order. ``best`` finds the largest logit of each chunk of columns, ``limits`` that of
+    the row and what top-k and top-p keep, ``masses`` what the weights of each block of columns sum to,
+    ``draw`` the token. Their arguments, in order (``params`` (S, fields) u32, S samples, ``stats``
+    (S, 6) u32, ``sums`` (S, blocks, 4) u32, ``last`` (slots) i32, ``counts`` (slots, N) u32):
+
+    - ``best``: logits (L, N) f32, counts, params, values (S, chunks) f32, ids (S, chunks) i32, L (i64),
+      N (i64), S (i64), number of slots (i64).
+    - ``limits``: logits, params, values, ids, stats, L, N, S, chunks (i64).
+    - ``masses``: logits, params, stats, sums, L, N, S.
+    - ``draw``: logits, params, stats, sums, last, counts, result ids (S) i32, result faults (S) i32,
+      L, N, S, slots, blocks (i64).
+
+    ``poot_kernelgen.reference.sample`` is the meaning. Weights are whole numbers, so their sums do not
+    depend on how they are split, and a row's token depends on its logits and parameters alone. A row
+    whose largest logit is no finite number, or that holds a NaN, gets a fault of 1 and some token.
+
+    Attributes:
+        counted: Whether rows may ask for penalties. ``best`` then changes their logits in place,
+            and ``draw`` counts their tokens. Otherwise ``counts`` is left out of the arguments,
+            ``slots`` with it in ``best``.
+        chunk: Columns of a workgroup of ``best``.
+        block: Columns of a workgroup of ``masses``.
+    """
+
+    counted: bool = False
+    chunk: int = 4096
+    block: int = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedRequest:
+    """``token_ids[places[f]] = last[slots[f]]``: tokens that the host has not seen go into a step.
+
+    Arguments: token ids (T) i32, last (slots) i32, feeds (F, 2) i32 of (place, slot), T (i64), number of
+    slots (i64), F (i64).
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountRequest:
+    """What penalties know of a row at first: ``counts[slot]`` becomes zeros but for some ids.
+
+    A count is 1 for a token that stands in prompt or answer, plus 2 for each time that it stands in the
+    answer. Two kernels, ``clear`` and ``main``. Arguments of ``clear``: counts (slots, N) u32, slots
+    (i64), N (i64), slot (i64); of ``main``: counts, entries (E, 2) u32 of (id, count), slots, N, slot,
+    E (i64).
+    """
+
+
 Request = (
-    RowProgram | ContractionRequest | PackRequest | GatherRequest | AttendRequest | ArgmaxRequest
+    RowProgram
+    | ContractionRequest
+    | PackRequest
+    | GatherRequest
+    | AttendRequest
+    | ArgmaxRequest
+    | SampleRequest
+    | FeedRequest
+    | CountRequest
 )

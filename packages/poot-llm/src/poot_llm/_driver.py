@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poot_core import DeviceError, PootError, RequestError, SettingsError
-from poot_executor import Engine
+from poot_executor import Engine, Sampled
+from poot_kernelgen import SAMPLE_FIELDS
 from poot_llm._batch import StepBuilder
 from poot_llm._blocks import BlockManager
 from poot_llm._errors import ContextLengthError
@@ -30,6 +31,8 @@ from poot_llm._vocabulary import Vocabulary
 
 __all__ = ["Driver", "DriverStats", "StepOutcome"]
 
+_NOTHING_SAMPLED = Sampled(np.zeros(0, np.int32), np.zeros(0, np.int32))
+_LOGITS_ROW, _POSITION = (SAMPLE_FIELDS.index(name) for name in ("logits_row", "position"))
 _PROMPT_LOGITS = 128
 """Rows of logits that a step may return where few sequences share it: prompts that are scored."""
 
@@ -163,6 +166,8 @@ class Driver:
         self._faults = 0
         self._constrained: dict[int, Sequence] = {}
         self._greedy: NDArray[np.int32] | None = None  # of the last step, once asked for
+        self._sampled: dict[int, int] = {}  # row of logits, and place among what was sampled
+        self._samples = _NOTHING_SAMPLED
         self._failure: str | None = None
 
     @property
@@ -334,10 +339,13 @@ class Driver:
         begin = perf_counter()
         try:
             self._engine.forward(step)
+            self._start_sampling(plan)
             for sequence in self._constrained.values():
                 if sequence.row is not None:
                     sequence.sampler.prepare_mask()  # while the device works
             faults = self._engine.step_faults()
+            if self._sampled:
+                self._samples = self._engine.sampled()
         except PootError as error:
             self._failure = str(error)
             raise
@@ -353,6 +361,30 @@ class Driver:
         self._scheduler.advance(plan)
         self._commit(plan, faults, outcome, now_s)
         return outcome
+
+    def _start_sampling(self, plan: StepPlan) -> None:
+        """Have the engine choose the tokens of all rows whose parameters it can follow."""
+        table = self._table
+        rows: list[int] = plan.rows[plan.group.sampled].tolist()
+        logits_rows: list[int] = plan.group.sampled.tolist()
+        place = plan.rows.size
+        for chunk in plan.chunks:
+            place += chunk.num_logits
+            sequence = chunk.sequence
+            row = sequence.row
+            assert row is not None, "it runs"
+            if not chunk.is_last or not sequence.answers or not table.is_sampled[row]:
+                continue
+            if sequence.sampler.counts_tokens:
+                self._engine.set_counts(row, sequence.sampler.counts())
+            rows.append(row)
+            logits_rows.append(place - 1)
+        self._sampled = {number: place for place, number in enumerate(logits_rows)}
+        if rows:
+            params = table.words[rows]
+            params[:, _LOGITS_ROW] = logits_rows
+            params[:, _POSITION] = table.length[rows]
+            self._engine.sample(params)
 
     def _require_working(self) -> None:
         if self._failure is not None:
@@ -385,8 +417,10 @@ class Driver:
     ) -> None:
         rows, table = group.rows, self._table
         group.steps_to_limit -= 1
-        if not (group.has_care or faults or group.steps_to_limit <= 0):
-            chosen = self._greedy_ids()[: rows.size]
+        if not (
+            group.has_care or faults or group.steps_to_limit <= 0 or self._samples.faults.any()
+        ):
+            chosen = self._chosen_ids(group)
             if not self._is_eos[chosen].any():
                 lengths = table.length[rows]
                 table.tokens[rows, lengths] = chosen
@@ -398,8 +432,11 @@ class Driver:
         careful = group.care
         if faults:
             careful = careful | np.isin(np.arange(rows.size), list(faults))
+        if self._sampled and self._samples.faults.any():
+            careful = careful.copy()
+            careful[group.sampled] |= self._samples.faults[: group.sampled.size] != 0
         if not careful.all():
-            chosen = self._greedy_ids()[: rows.size]
+            chosen = self._chosen_ids(group)
             lengths = table.length[rows] + 1
             careful = careful | (self._is_eos[chosen] & table.obeys_eos[rows])
             careful |= lengths >= table.limit[rows]
@@ -443,11 +480,22 @@ class Driver:
             return
         if sequence.scores_prompt:
             outcome.events.append(self._finish(sequence, "scored", now_s))
-        elif sequence.limit == sequence.prompt_length:  # max_tokens is 0
+        elif not sequence.answers:  # max_tokens is 0
             outcome.events.append(self._finish(sequence, "length", now_s))
         else:
             row = logits_row + chunk.num_logits - 1
             self._choose(sequence, row, outcome, now_s)
+
+    def _chosen_ids(self, group: DecodeGroup) -> NDArray[np.int32]:
+        """Return (D,) tokens that the engine chose; of rows that it does not choose for, any."""
+        sampled = group.sampled
+        if sampled.size == group.rows.size:
+            return self._samples.token_ids[: sampled.size]
+        chosen = self._greedy_ids()[: group.rows.size]
+        if sampled.size:
+            chosen = chosen.copy()
+            chosen[sampled] = self._samples.token_ids[: sampled.size]
+        return chosen
 
     def _greedy_ids(self) -> NDArray[np.int32]:
         if self._greedy is None:
@@ -467,7 +515,17 @@ class Driver:
         row = sequence.row
         assert row is not None, "it runs"
         length = int(self._table.length[row])
-        if sampler.is_plain:
+        place = self._sampled.get(logits_row)
+        if place is not None and self._samples.faults[place]:
+            self._faults += 1
+            message = (
+                "a logit is no number or the largest is infinite; the model's output is not finite"
+            )
+            outcome.events.append(self._finish(sequence, "error", now_s, error=message))
+            return
+        if place is not None:
+            token_id = int(self._samples.token_ids[place])
+        elif sampler.is_plain:
             token_id = int(self._greedy_ids()[logits_row])
         else:
             try:

@@ -7,7 +7,7 @@ same one.
 
 from __future__ import annotations
 
-__all__ = ["philox4x32", "uniform"]
+__all__ = ["philox4x32", "random_bits", "uniform"]
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -38,8 +38,8 @@ def philox4x32(
     return a, b, c, d
 
 
-def uniform(seed: int, choice: int, position: int, *, purpose: int = 0) -> float:
-    """Return a number in [0, 1) with 53 random bits.
+def random_bits(seed: int, choice: int, position: int, *, purpose: int = 0) -> int:
+    """Return 64 random bits.
 
     Args:
         seed: Key of the request, taken modulo 2**64.
@@ -47,10 +47,15 @@ def uniform(seed: int, choice: int, position: int, *, purpose: int = 0) -> float
         position: Position in the sequence of the token to draw.
         purpose: 0 draws the token; further numbers of one position have purposes of their own.
 
-    >>> uniform(7, 0, 12) == uniform(7, 0, 12) != uniform(7, 0, 13)
+    >>> random_bits(7, 0, 12) == random_bits(7, 0, 12) != random_bits(7, 0, 13)
     True
     """
     high, low, _, _ = philox4x32(
         (position & _MASK, choice & _MASK, purpose, 0), (seed & _MASK, (seed >> 32) & _MASK)
     )
-    return ((high >> 5) * 67108864 + (low >> 6)) / 9007199254740992  # 2**26 and 2**53
+    return high << 32 | low
+
+
+def uniform(seed: int, choice: int, position: int, *, purpose: int = 0) -> float:
+    """Return a number in [0, 1) with 53 random bits, the upper ones of ``random_bits``."""
+    return (random_bits(seed, choice, position, purpose=purpose) >> 11) / 2.0**53

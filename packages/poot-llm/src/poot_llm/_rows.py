@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poot_executor import EngineOptions
+from poot_kernelgen import SAMPLE_FIELDS
 
 __all__ = ["RowTable"]
 
@@ -28,6 +29,8 @@ class RowTable:
         request_ids: (max_sequences,) whose row it is.
         obeys_eos: (max_sequences,) whether the model's own end tokens end it.
         needs_care: (max_sequences,) whether its tokens are chosen or looked at one by one.
+        is_sampled: (max_sequences,) whether the engine's sampler chooses its tokens.
+        words: (max_sequences, fields) what the engine's sampler knows of such a row.
         version: Changes whenever ``tables`` does.
     """
 
@@ -44,6 +47,8 @@ class RowTable:
         self.request_ids: NDArray[np.int64] = np.zeros(count, np.int64)
         self.obeys_eos: NDArray[np.bool_] = np.zeros(count, np.bool_)
         self.needs_care: NDArray[np.bool_] = np.zeros(count, np.bool_)
+        self.is_sampled: NDArray[np.bool_] = np.zeros(count, np.bool_)
+        self.words: NDArray[np.uint32] = np.zeros((count, len(SAMPLE_FIELDS)), np.uint32)
         self.version = 0
         self._free = list(range(count - 1, -1, -1))
 

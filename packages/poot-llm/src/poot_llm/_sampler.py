@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poot_llm._dry import dry_penalties
-from poot_llm._filters import candidates, draw, draw_any, exclude_top, largest_ids, log_total
+from poot_llm._filters import candidates, draw, exclude_top, largest_ids, log_total
 from poot_llm._preparation import Preparation
-from poot_llm._random import uniform
+from poot_llm._random import random_bits, uniform
 from poot_llm._sampling_params import SamplingParams
 
 __all__ = ["Logprobs", "RowSampler", "row_logprobs"]
@@ -83,6 +83,9 @@ class RowSampler:
 
     Attributes:
         is_plain: Whether the engine's own greedy choice is the answer at every position.
+        is_on_device: Whether the engine's sampler can choose every token; otherwise its logits come
+            here.
+        counts_tokens: Whether penalties count tokens.
         is_complete: Whether the constraint admits nothing more.
     """
 
@@ -96,7 +99,9 @@ class RowSampler:
         "_params",
         "_seed",
         "_seen",
+        "counts_tokens",
         "is_complete",
+        "is_on_device",
         "is_plain",
     )  # fmt: skip
 
@@ -123,15 +128,45 @@ class RowSampler:
         self._matcher = preparation.matcher
         self._dry_breakers = preparation.dry_breakers
         self.is_complete = False
-        self.is_plain = (
-            params.is_greedy
-            and params.logprobs is None
+        self.counts_tokens = self._seen is not None
+        self.is_on_device = (
+            params.logprobs is None
+            and params.prompt_logprobs is None  # penalties would change the logits that it scores
             and not bias
-            and self._seen is None
             and self._matcher is None
             and params.dry_multiplier == 0.0
             and params.min_tokens == 0
+            and (params.is_greedy or params.typical_p == 1.0)
+            and (params.is_greedy or params.xtc_probability == 0.0)
         )
+        self.is_plain = self.is_on_device and params.is_greedy and not self.counts_tokens
+
+    def words(self, slot: int) -> NDArray[np.uint32]:
+        """Return what the engine's sampler needs to know, but for row of logits and position."""
+        from poot_kernelgen import sample_words
+
+        params = self._params
+        return sample_words(
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            seed=self._seed,
+            choice=self._choice,
+            repetition_penalty=params.repetition_penalty,
+            frequency_penalty=params.frequency_penalty,
+            presence_penalty=params.presence_penalty,
+            counts_tokens=self.counts_tokens,
+            slot=slot,
+        )
+
+    def counts(self) -> NDArray[np.uint32]:
+        """Return (E, 2) pairs of a token that penalties know and its count, as engines count."""
+        seen = self._seen
+        if seen is None:
+            return np.zeros((0, 2), np.uint32)
+        counts = seen.counts[: seen.size].astype(np.uint32)
+        return np.stack([seen.ids[: seen.size].astype(np.uint32), 2 * counts + 1], axis=1)
 
     def prepare_mask(self) -> None:
         """Find out which tokens the constraint admits next; ``choose`` does it where nobody did."""
@@ -168,10 +203,7 @@ class RowSampler:
 
     def _draw(self, logits: Float32, position: int) -> int:
         params = self._params
-        random = uniform(self._seed, self._choice, position)
-        if params.is_unfiltered:
-            return draw_any(logits, params.temperature, random)
-        ids, probabilities = candidates(
+        ids, weights = candidates(
             logits,
             temperature=params.temperature,
             top_k=params.top_k,
@@ -182,8 +214,8 @@ class RowSampler:
         if params.xtc_probability > 0.0:
             acts = uniform(self._seed, self._choice, position, purpose=1) < params.xtc_probability
             if acts:
-                ids, probabilities = exclude_top(ids, probabilities, params.xtc_threshold)
-        return draw(ids, probabilities, random)
+                ids, weights = exclude_top(ids, weights, params.xtc_threshold)
+        return draw(ids, weights, random_bits(self._seed, self._choice, position))
 
     def observe(self, token_id: int) -> None:
         """Count a token of the answer."""
@@ -236,7 +268,10 @@ class RowSampler:
         counts = seen.counts[: seen.size]
         values = edited[ids]
         factor = np.float32(params.repetition_penalty)
-        values = np.where(values > 0, values / factor, values * factor)
+        inverse = np.float32(
+            1.0 / params.repetition_penalty
+        )  # as devices do, whose division is not exact
+        values = np.where(values > 0, values * inverse, values * factor)
         values -= counts * np.float32(params.frequency_penalty)
         values -= (counts > 0) * np.float32(params.presence_penalty)
         edited[ids] = values

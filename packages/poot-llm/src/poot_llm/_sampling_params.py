@@ -130,17 +130,6 @@ class SamplingParams:
         return self.temperature == 0.0
 
     @property
-    def is_unfiltered(self) -> bool:
-        """Whether every token may be drawn."""
-        return (
-            self.top_k <= 0
-            and self.top_p == 1.0
-            and self.min_p == 0.0
-            and self.typical_p == 1.0
-            and self.xtc_probability == 0.0
-        )
-
-    @property
     def has_penalties(self) -> bool:
         """Whether tokens that were seen before weigh less."""
         return (

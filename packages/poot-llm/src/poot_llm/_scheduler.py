@@ -54,13 +54,15 @@ class DecodeGroup:
         request_ids: Whose they are.
         care: (D,) whether a row's tokens are chosen or looked at one by one.
         has_care: Whether any row's are.
+        sampled: (n,) places of rows whose tokens the engine's sampler chooses.
         steps_to_border: Steps until a row has filled its last block.
         is_at_border: Whether one has in the step that is planned.
         steps_to_limit: Steps until a row is as long as it may be.
     """
 
     __slots__ = (
-        "care", "has_care", "is_at_border", "request_ids", "rows", "steps_to_border", "steps_to_limit",
+        "care", "has_care", "is_at_border", "request_ids", "rows", "sampled", "steps_to_border",
+        "steps_to_limit",
     )  # fmt: skip
 
     def __init__(self, table: RowTable, rows: NDArray[np.intp], block_size: int) -> None:
@@ -68,6 +70,7 @@ class DecodeGroup:
         self.request_ids: list[int] = table.request_ids[rows].tolist()
         self.care = table.needs_care[rows]
         self.has_care = bool(self.care.any())
+        self.sampled = np.flatnonzero(table.is_sampled[rows])
         self.is_at_border = False
         self.steps_to_border = self.steps_to_limit = 0
         if rows.size:
@@ -318,7 +321,12 @@ class Scheduler:
         table.limit[row] = sequence.limit
         table.request_ids[row] = sequence.request_id
         table.obeys_eos[row] = sequence.obeys_eos
-        table.needs_care[row] = not sequence.sampler.is_plain or bool(sequence.stop_ids)
+        sampler = sequence.sampler
+        table.is_sampled[row] = sampler.is_on_device and not sampler.is_plain
+        if table.is_sampled[row]:
+            table.words[row] = sampler.words(row)
+        is_looked_at = not sampler.is_on_device or sampler.counts_tokens
+        table.needs_care[row] = is_looked_at or bool(sequence.stop_ids)
         table.append_blocks(row, [*shared, *blocks])
         if sequence.cached_tokens is None:
             sequence.cached_tokens = found

@@ -77,6 +77,11 @@ class Sequence:
         self.first_step_s = 0.0
         self.first_token_s = 0.0
 
+    @property
+    def answers(self) -> bool:
+        """Whether it is to get any token."""
+        return not self.scores_prompt and self.limit > self.prompt_length
+
     def extend_hashes(self, tokens: NDArray[np.int32], block_size: int) -> None:
         """Hash the full blocks of ``tokens``, its tokens from the first on."""
         extend_hashes(self.hashes, self.root, tokens, block_size)

@@ -18,6 +18,7 @@ from poot_kernelgen.reference._contract import apply_epilogue, contract, gather
 from poot_kernelgen.reference._kv import kv_pool_shape, kv_read, kv_write
 from poot_kernelgen.reference._nodes import evaluate_node
 from poot_kernelgen.reference._rows import run_row_program
+from poot_kernelgen.reference._sample import sample, sampled_weights
 from poot_kernelgen.reference._weight import LogicalWeight, stack_weights
 
 __all__ = [
@@ -39,5 +40,7 @@ __all__ = [
     "quantise_activation",
     "round_to_bf16",
     "run_row_program",
+    "sample",
+    "sampled_weights",
     "stack_weights",
 ]
