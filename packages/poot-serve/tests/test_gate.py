@@ -7,6 +7,7 @@ import asyncio
 import httpx
 import pytest
 
+from poot_core import RequestError
 from poot_llm import OverloadedError
 from poot_serve import EngineProcess, ServerState, make_app
 from poot_serve._engine_process import Ticket
@@ -57,6 +58,9 @@ def test_waiting_times_follow_the_queue() -> None:
         engine.check_room(3, 0)
     assert caught.value.retry_after_s == 1.0  # nobody has left yet
     engine.check_room(1, 100)
+    with pytest.raises(RequestError, match="5 sequences were asked for") as refused:
+        engine.check_room(5, 0)  # waiting would not help
+    assert (refused.value.status, refused.value.field) == (400, "n")
 
 
 def test_patience_has_bounds_and_grows_while_nobody_leaves() -> None:

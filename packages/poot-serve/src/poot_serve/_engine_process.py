@@ -198,12 +198,18 @@ class EngineProcess:
             prompt_tokens: Tokens of their prompts in all.
 
         Raises:
-            RequestError: With status 503 while the engine is not ready.
+            RequestError: With status 503 while the engine is not ready, 400 where so many never fit.
             OverloadedError: With status 429 when it is full; carries ``retry_after_s``.
         """
         if self.state.ready is None:
             raise OverloadedError(
                 f"the engine is not ready: {self.state.stage}", status=503, retry_after_s=1.0
+            )
+        if num_sequences > self._max_requests:
+            raise RequestError(
+                f"{num_sequences} sequences were asked for in one request; this server runs at most "
+                f"{self._max_requests}, so they never fit; ask for fewer prompts or choices",
+                field="n",
             )
         under_way = len(self._tickets) + len(self._encodings)
         if under_way + num_sequences > self._max_requests:
