@@ -93,7 +93,7 @@ def run_tests(lane: Lane, environment: dict[str, str], more: list[str], *, softw
     command = [sys.executable, "-m", "pytest", "-c", ".config/pytest.ini", "--rootdir=."]
     command += ["--lane", lane.name, "-q", "-rs", "--durations=8", "--durations-min=1"]
     command += [f"--junitxml={RESULTS / lane.name}.xml", "-o", f"junit_suite_name={lane.name}"]
-    command += ["-n", str(lane.workers)] if lane.workers > 1 else []
+    command += ["-n", str(lane.workers), "--dist", "loadgroup"] if lane.workers > 1 else []
     command += ["--software"] if software else []
     paths = [] if any(not word.startswith("-") for word in more) else list(PATHS)
     code = subprocess.run(
