@@ -113,8 +113,13 @@ class Bench:
             codes = rng.integers(-127, 128, (rows, k), dtype=np.int8)
             scales = rng.uniform(0.01, 0.02, (rows, k // 32)).astype(np.float32)
             sums = (codes.reshape(rows, -1, 32).sum(-1) * scales).astype(np.float32)
+            if self.activation == "u8r":
+                codes = codes.view(np.uint8) ^ np.uint8(128)
             parts = [codes, scales, sums]
-            if self.activation == "i8r":  # a fifth of the blocks has outliers, mostly the same ones
+            if self.activation in {
+                "i8r",
+                "u8r",
+            }:  # a fifth of the blocks has outliers, mostly the same ones
                 usual = rng.random((1, k // 32)) < 0.22
                 lost = usual & (rng.random((rows, k // 32)) < 0.9)
                 parts += [codes[::-1].copy(), (lost * np.float32(1e-4)).astype(np.float32)]
@@ -144,7 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--format", default="Q4_1")
     parser.add_argument("--head", default="Q8_0")
-    parser.add_argument("--activation", default="i8", choices=("i8", "i8r", "f32"))
+    parser.add_argument("--activation", default="i8", choices=("i8", "i8r", "u8r", "f32"))
     parser.add_argument("--threads", type=int)
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--rows", default="1,4,8,16,512")

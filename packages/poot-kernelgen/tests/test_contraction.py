@@ -65,8 +65,10 @@ def activation(kind: str, m: int, k: int, seed: int = 1):
     if kind == "bf16":
         rounded = ref.round_to_bf16(x)
         return rounded, [rounded], rounded.view(ml_dtypes.bfloat16).astype(np.float32)
-    quantised = ref.quantise_activation(x, outlier=4.0 if kind == "i8r" else None)
-    arrays = list(quantised[: 5 if kind == "i8r" else 3])
+    quantised = ref.quantise_activation(x, outlier=None if kind == "i8" else 4.0)
+    arrays = list(quantised[: 3 if kind == "i8" else 5])
+    if kind == "u8r":
+        arrays = [a.view(np.uint8) ^ 128 if a.dtype == np.int8 else a for a in arrays]
     return quantised, arrays, ref.dequantise_activation(quantised)
 
 
@@ -85,6 +87,7 @@ PACKED = list(FORMATS)
 CASES = [(s, a) for s in PACKED for a in ("i8", "f32")] + [
     ("f32", "f32"), ("f16", "f32"), ("bf16", "f32"), ("bf16", "bf16"),
     *((source, "i8r") for source in ("Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q2_K", "IQ4_NL")),
+    *((source, "u8r") for source in ("Q5_0", "Q8_0", "Q4_0", "Q6_K", "Q3_K", "Q2_K", "IQ4_NL")),
 ]  # fmt: skip
 
 
@@ -96,7 +99,7 @@ def check(source: str, kind: str, regimes, counts, n: int, k: int, target=NATIVE
     request = ContractionRequest(weight=WeightLayout(source=source), activation=kind, regime="one")
     expected = ref.contract(request, weight, x)
     limit = TOLERANCE * np.sqrt(k) * bound(weight, values)
-    if kind in {"i8", "i8r"}:  # offsets are folded into sums of codes: relative to those
+    if kind in {"i8", "i8r", "u8r"}:  # offsets are folded into sums of codes: relative to those
         low = np.abs(values) @ np.ones((k, n)) * np.abs(weight.values()).max()
         limit = limit + 2.0**-22 * low
     seen = None
@@ -131,7 +134,8 @@ def test_avx2_alone_gives_the_same_sums(source: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "kind"), [("Q4_K", "i8"), ("Q5_0", "i8r"), ("Q6_K", "i8r"), ("Q4_1", "f32")]
+    ("source", "kind"),
+    [("Q4_K", "i8"), ("Q5_0", "i8r"), ("Q5_0", "u8r"), ("Q6_K", "u8r"), ("Q4_1", "f32")],
 )
 def test_a_row_has_the_same_bits_among_any_number_of_rows(source: str, kind: str) -> None:
     n, k, most = 48, 1536, 300

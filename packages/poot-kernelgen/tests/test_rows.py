@@ -84,10 +84,10 @@ class Runner:
                 outputs.append(None)
                 arguments += [pools[index], len(pools[index]) * output.layout.block_size]
                 continue
-            if output.kind in {"i8", "i8r"}:
-                codes = np.full((2, rows, size), 77, np.int8)
+            if output.kind in {"i8", "i8r", "u8r"}:
+                codes = np.full((2, rows, size), 77, np.uint8 if output.kind == "u8r" else np.int8)
                 scales = np.full((3, rows, size // 32), 7.5, "f4")
-                rest = (codes[1], scales[2]) if output.kind == "i8r" else (None, None)
+                rest = (None, None) if output.kind == "i8" else (codes[1], scales[2])
                 found = reference.QuantisedActivation(codes[0], scales[0], scales[1], *rest)
                 arguments += [array for array in found if array is not None]
             else:
@@ -225,6 +225,22 @@ def test_blocks_with_outliers_keep_what_rounding_lost(
     exact = inputs[0] if is_input else reference.run_row_program(t.program(value), inputs, 6)[0]
     got = reference.dequantise_activation(packed)
     assert (np.abs(got - exact) <= 0.51 * step + 1e-6 * np.abs(exact)).all()
+
+
+@pytest.mark.parametrize("is_input", [True, False])
+def test_lifted_codes_are_the_others_and_128(runner: Runner, is_input: bool) -> None:
+    t = Tape(_rows(96))
+    value = 0 if is_input else t("neg", 0)
+    inputs = [_data(5, 96)]
+    inputs[0][0, 3] = 400.0
+    inputs[0][2] = 0.0
+    (plain,), _ = runner.program(t.program(RowOutput(value=value, kind="i8r")), inputs, 5)
+    (lifted,), _ = runner.program(t.program(RowOutput(value=value, kind="u8r")), inputs, 5)
+    for name in ("codes", "residual_codes"):
+        np.testing.assert_array_equal(getattr(lifted, name), getattr(plain, name).astype(int) + 128)
+    for name in ("scales", "sums", "residual_scales"):
+        np.testing.assert_array_equal(getattr(lifted, name), getattr(plain, name))
+    assert plain.residual_scales.any()
 
 
 def test_zero_blocks_quantise_to_zero(runner: Runner) -> None:

@@ -129,13 +129,15 @@ def answers_among(driver: Driver, requests: list[Request], company: int) -> list
 
 def test_after_being_put_back(engine: Engine, alone: list[Answer]) -> None:
     driver = Driver(engine)
-    # All blocks but a few are taken, so that what runs runs out of them.
+    # All blocks but a few are taken, so that what runs runs out of them: the company alone needs 36.
     blocks = driver._blocks
     held = blocks.allocate(blocks.num_blocks - 34)
     assert held is not None
     company = [
         Request(
-            prompt_ids=prompt_of(200 + n, 20), params=replace(PARAMS[n], max_tokens=60), priority=-1
+            prompt_ids=prompt_of(200 + n, 20),
+            params=replace(PARAMS[n], max_tokens=120),
+            priority=-1,
         )
         for n in range(4)
     ]

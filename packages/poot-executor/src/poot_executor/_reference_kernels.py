@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poot_core import DType, bf16, dtype_by_name, f32, i8, i32
+from poot_core import DType, bf16, dtype_by_name, f32, i8, i32, u8
 from poot_executor._load_host import row_bytes
 from poot_kernelgen import (
     ArgmaxRequest,
@@ -119,11 +119,13 @@ def _row_program(request: RowProgram, a: _Arguments) -> None:
         found = result if isinstance(result, tuple) else (result,)
         parts = [part for part in found if part is not None]
         for array, part in zip(target, parts, strict=True):
-            array[...] = part.reshape(array.shape)
+            # Lifted codes stand as u8, 128 more than they are.
+            is_lifted = array.dtype == np.uint8 and part.dtype == np.int8
+            array[...] = (_lift(part) if is_lifted else part).reshape(array.shape)
 
 
 def _targets(output: RowOutput, rows: int, shape: Sequence[int], a: _Arguments) -> list[Array]:
-    if output.kind in {"i8", "i8r"}:
+    if output.kind in {"i8", "i8r", "u8r"}:
         return _quantised(output.kind, rows, prod(shape), a)
     if output.kind == "bf16":
         return [a.array(bf16, (rows, *shape)).view(np.uint16)]
@@ -133,10 +135,16 @@ def _targets(output: RowOutput, rows: int, shape: Sequence[int], a: _Arguments) 
 def _quantised(kind: str, rows: int, k: int, a: _Arguments) -> list[Array]:
     """Return codes, scales and sums, and with a residual its codes and scales."""
     blocks = (rows, k // ref.BLOCK)
-    arrays = [a.array(i8, (rows, k)), a.array(f32, blocks), a.array(f32, blocks)]
-    if kind == "i8r":
-        arrays += [a.array(i8, (rows, k)), a.array(f32, blocks)]
+    code = u8 if kind == "u8r" else i8
+    arrays = [a.array(code, (rows, k)), a.array(f32, blocks), a.array(f32, blocks)]
+    if kind != "i8":
+        arrays += [a.array(code, (rows, k)), a.array(f32, blocks)]
     return arrays
+
+
+def _lift(codes: Array) -> Array:
+    """Return codes 128 higher, wrapped into u8; applied to such it takes the 128 off again."""
+    return codes.view(np.uint8) ^ np.uint8(128)
 
 
 def _pool(a: _Arguments, layout: KvLayout, blocks: int) -> Array:
@@ -164,8 +172,11 @@ def _contraction(request: ContractionRequest, a: _Arguments) -> None:
     total = 2 * n if request.gated else n
     weight = _logical(a.value(), request.weight, total, k, gated=request.gated)
     activation: Any
-    if request.activation in {"i8", "i8r"}:
-        activation = ref.QuantisedActivation(*_quantised(request.activation, rows, k, a))
+    if request.activation in {"i8", "i8r", "u8r"}:
+        arrays: list[Any] = _quantised(request.activation, rows, k, a)
+        if request.activation == "u8r":
+            arrays = [_lift(x).view(np.int8) if x.dtype == np.uint8 else x for x in arrays]
+        activation = ref.QuantisedActivation(*arrays)
     elif request.activation == "bf16":
         activation = a.array(bf16, (rows, k)).view(np.uint16)
     else:

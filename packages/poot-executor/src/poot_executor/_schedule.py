@@ -209,7 +209,7 @@ class _Scheduler:
         elements = 1
         for dim in static_shape(maker, value):
             elements *= dim
-        if maker.op == "quantise" and maker.attributes["kind"] in {"i8", "i8r"}:
+        if maker.op == "quantise" and maker.attributes["kind"] in {"i8", "i8r", "u8r"}:
             groups = elements // _I8_BLOCK
             plain = (elements, 4 * groups, 4 * groups)
             return plain if maker.attributes["kind"] == "i8" else (*plain, elements, 4 * groups)

@@ -30,7 +30,13 @@ if TYPE_CHECKING:
     from poot_kernelgen._generate import GeneratedKernel, generate
     from poot_kernelgen._sample_words import sample_words, weight_scale
     from poot_kernelgen.attention import query_tiles_for, shortest_split_for
-    from poot_kernelgen.contraction import flight_of, pack_table, packed_bytes, weight_layout_for
+    from poot_kernelgen.contraction import (
+        flight_of,
+        pack_table,
+        packed_bytes,
+        takes_lifted,
+        weight_layout_for,
+    )
 
 __all__ = [
     "SAMPLE_FIELDS",
@@ -60,6 +66,7 @@ __all__ = [
     "query_tiles_for",
     "sample_words",
     "shortest_split_for",
+    "takes_lifted",
     "weight_layout_for",
     "weight_scale",
 ]
@@ -73,6 +80,7 @@ _LAZY = {
     "query_tiles_for": "poot_kernelgen.attention",
     "sample_words": "poot_kernelgen._sample_words",
     "shortest_split_for": "poot_kernelgen.attention",
+    "takes_lifted": "poot_kernelgen.contraction",
     "weight_layout_for": "poot_kernelgen.contraction",
     "weight_scale": "poot_kernelgen._sample_words",
 }

@@ -43,11 +43,12 @@ Flight = Literal["few", "many", "all"]
 Regime = Literal["one", "few", "some", "many"]
 """Rows of the left operand: 1; 2 to 8; 9 to 64; more."""
 
-Activation = Literal["f32", "bf16", "i8", "i8r"]
+Activation = Literal["f32", "bf16", "i8", "i8r", "u8r"]
 """What the left operand is rounded to. ``i8``: blocks of 32 with an f32 scale and the block's sum.
 ``i8r``: the same, and where a block's largest element is over so many times the row's root mean square
 (``RowOutput.outlier``), the rounding error of the block in 256ths of its scale as well: outlier channels
-cost most of the accuracy of ``i8``."""
+cost most of the accuracy of ``i8``. ``u8r``: ``i8r`` with both planes of codes 128 more, as u8:
+instructions that multiply unsigned by signed bytes then take signed weights, whose zero is free."""
 
 
 # --- Row programs: everything pointwise, normalising, rotary, quantising --------------------------
@@ -105,7 +106,7 @@ class RowOutput:
             int8 codes (K), f32 scales (K/32) and f32 scale * sum(codes) (K/32); K is a multiple
             of 32. ``i8r`` stores two more: int8 codes (K) of what rounding lost and their f32 scales
             (K/32), 256ths of the others, both 0 in blocks without outliers; its sums are those of
-            both codes.
+            both codes. ``u8r`` stores the same with codes 128 more, as u8.
             ``bf16`` stores the value rounded to bf16 (nearest even).
             ``kv`` stores into a paged pool (see ``KvLayout``) at the slot named by an i32 input.
         dtype: Element type of a plain output.
@@ -113,12 +114,12 @@ class RowOutput:
             slots are skipped, one beyond the pool is skipped and flagged.
         layout: For ``kv``: where an element lies. The stored value has shape (heads, dim) or its
             flattening.
-        outlier: For ``i8r``: a block whose largest element is over this many times the row's root
-            mean square keeps what rounding lost.
+        outlier: For ``i8r`` and ``u8r``: a block whose largest element is over this many times the row's
+            root mean square keeps what rounding lost.
     """
 
     value: int
-    kind: Literal["plain", "i8", "i8r", "bf16", "kv"] = "plain"
+    kind: Literal["plain", "i8", "i8r", "u8r", "bf16", "kv"] = "plain"
     dtype: str = "f32"
     slot_input: int | None = None
     layout: KvLayout | None = None
@@ -131,9 +132,9 @@ class RowProgram:
 
     Arguments of the kernel, in order: the inputs' pointers (an input with ``per_row`` false too), each
     ``indexed_by`` input's pointer followed by its row count (i64); the outputs' pointers (three for
-    ``i8``: codes, scales, scaled sums; five for ``i8r``: residual codes and their scales too), each
-    ``kv`` output's pointer followed by its pool's number of slots (i64); the number of rows (i64); the
-    status pointer if anything is indexed or ``kv``.
+    ``i8``: codes, scales, scaled sums; five for ``i8r`` and ``u8r``: residual codes and their scales
+    too), each ``kv`` output's pointer followed by its pool's number of slots (i64); the number of rows
+    (i64); the status pointer if anything is indexed or ``kv``.
     """
 
     inputs: tuple[RowInput, ...]
@@ -182,9 +183,9 @@ class ContractionRequest:
     """``y[m, n] = epilogue(sum over k of x[m, k] * w[n, k])``, one ascending chain per element.
 
     Arguments of the kernel, in order: weight pointer; activation pointers (one for f32 and bf16,
-    three for i8: codes, scales, scaled sums; five for i8r: residual codes, residual scales too, whose
-    products are a second ascending chain after the first, so that blocks of zeros change no bit and
-    may be left out); epilogue input pointers; result pointer; rows M (i64),
+    three for i8: codes, scales, scaled sums; five for i8r and u8r: residual codes, residual scales too,
+    whose products are a second ascending chain after the first, so that blocks of zeros change no bit
+    and may be left out); epilogue input pointers; result pointer; rows M (i64),
     N (i64, results per row), K (i64), row stride of the result in elements (i64).
     A gated contraction reads a weight of 2N rows, in which ``interleave`` rows of the first half and
     ``interleave`` rows of the second half alternate, and stores N results.

@@ -10,7 +10,7 @@ from poot_core import bf16, i8
 from poot_executor._rewrite import fresh_values, leading_symbol
 from poot_executor._weights import Matrix
 from poot_graph_ir import Equation, Graph, TensorType, Value
-from poot_kernelgen import Activation
+from poot_kernelgen import Activation, takes_lifted
 
 __all__ = ["RoundActivations", "choose_activation"]
 
@@ -35,7 +35,10 @@ def choose_activation(
         return "bf16" if in_pairs or in_steps else "f32"
     if matrix.k % 32:
         return "f32"
-    return "i8r" if residual else "i8"
+    if not residual:
+        return "i8"
+    # One instruction multiplies unsigned by signed bytes there: what is signed may be chosen.
+    return "u8r" if "avx512vnni" in features and takes_lifted(matrix.source) else "i8r"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class RoundActivations:
             activation = self.choose(matrix)
             x = equation.inputs[0]
             if activation != "f32":
-                outlier = self._outlier(equation) if activation == "i8r" else 0.0
+                outlier = self._outlier(equation) if activation in {"i8r", "u8r"} else 0.0
                 key = (x.id, activation, outlier)
                 if key not in rounded:
                     kind = TensorType(x.shape, bf16 if activation == "bf16" else i8)

@@ -22,6 +22,7 @@ from poot_kernelgen.contraction._sums import (
     any_bits,
     byte_operand,
     float_weights,
+    is_signed,
     lift,
 )
 
@@ -58,7 +59,7 @@ class _Slots:
     @property
     def vectors(self) -> int:
         """Numbers kept for each row and step besides the codes."""
-        return _num_vectors(self.codec)
+        return _num_vectors(self.frame, self.codec)
 
     def address(self, group: int, number: Value) -> Value:
         """Return where a step of the chunk lies."""
@@ -78,7 +79,8 @@ class _Slots:
     def load_bytes(self, at: Value) -> ByteOperand:
         """Read it back."""
         b, groups = self.frame.b, self.codec.groups
-        dtype = u8 if groups == 1 else i8
+        signed = is_signed(self.codec, self.frame.is_lifted)
+        dtype = i8 if signed else u8
         codes = b.copy(self.memory, at, layout=Layout.parse(_CODES), dtype=dtype)
         found: list[Value] = []
 
@@ -91,17 +93,17 @@ class _Slots:
             return found[start:]
 
         scales = vectors(groups, f32)
-        mins = vectors(groups, f32) if _keeps_mins(self.codec) else None
-        corrections = vectors(groups, i32) if groups > 1 else []
+        mins = vectors(groups, f32) if _keeps_mins(self.frame, self.codec) else None
+        corrections = vectors(groups, i32) if signed else []
         return ByteOperand(codes, scales, mins, corrections)
 
 
-def _keeps_mins(codec: Codec) -> bool:
-    return codec.has_min or (codec.groups == 1 and codec.zero != 0)
+def _keeps_mins(frame: Frame, codec: Codec) -> bool:
+    return codec.has_min or (codec.zero != 0 and not is_signed(codec, frame.is_lifted))
 
 
-def _num_vectors(codec: Codec) -> int:
-    return codec.groups * (1 + _keeps_mins(codec) + (codec.groups > 1))
+def _num_vectors(frame: Frame, codec: Codec) -> int:
+    return codec.groups * (1 + _keeps_mins(frame, codec) + is_signed(codec, frame.is_lifted))
 
 
 def _chunk(frame: Frame) -> int:
@@ -111,7 +113,7 @@ def _chunk(frame: Frame) -> int:
 def _slot_bytes(frame: Frame, codec: Codec) -> int:
     if not frame.in_bytes:
         return _VECTOR_BYTES * STEP
-    return _CODE_BYTES + _VECTOR_BYTES * _num_vectors(codec)
+    return _CODE_BYTES + _VECTOR_BYTES * _num_vectors(frame, codec)
 
 
 def blocked_columns(gated: bool) -> int:
@@ -127,9 +129,10 @@ def build_blocked(frame: Frame) -> None:
     nbytes = _GROUPS * chunk_steps * _slot_bytes(frame, codec)
     slots = _Slots(frame=frame, codec=codec, memory=b.shared_alloc(u8, [nbytes]))
     sums = b.shared_alloc(f32, [_GROUPS, ROW_BLOCK, ROWS])
-    # Formats with two groups a step want lifted activations: once for all of the weight rows.
+    # Formats with two groups a step want lifted activations: if need be, lifted here for all of the
+    # weight rows.
     lifted: list[Value] = []
-    if frame.in_bytes and codec.groups > 1:
+    if frame.in_bytes and codec.groups > 1 and not frame.is_lifted:
         planes = 2 if frame.has_residual else 1
         lifted = [b.shared_alloc(u8, [_TILE_ROWS, chunk_steps * STEP]) for _ in range(planes)]
     marks = b.shared_alloc(i32, [chunk_steps]) if frame.has_residual else None
@@ -180,7 +183,7 @@ def _decode_chunk(slots: _Slots, unit: Value, part: int, steps: tuple[Value, Val
         step = reader.read(header, start)
         at = slots.address(part, b.sub(loop.index, steps[0]))
         if frame.in_bytes:
-            slots.store_bytes(at, byte_operand(b, codec, step))
+            slots.store_bytes(at, byte_operand(b, codec, step, is_lifted=frame.is_lifted))
         else:
             values = float_weights(b, codec, step)
             b.store_tile(slots.memory, values, at, layout=Layout.parse(_VALUES))

@@ -20,7 +20,7 @@ from typing import Literal
 from poot_core import UnsupportedError
 from poot_quant import FORMATS, QuantFormat, format_by_name
 
-__all__ = ["ROWS", "STEP", "Codec", "codec_of", "dense_bytes", "is_dense"]
+__all__ = ["ROWS", "STEP", "Codec", "codec_of", "dense_bytes", "is_dense", "takes_lifted"]
 
 ROWS = 16
 STEP = 32
@@ -118,6 +118,18 @@ def is_dense(source: str) -> bool:
 def dense_bytes(source: str) -> int:
     """Return the bytes of one element of a dense type."""
     return _DENSE[source]
+
+
+def takes_lifted(source: str) -> bool:
+    """Return whether 8-bit products of a format take activations as u8 (``u8r``).
+
+    Codes with a zero in their midst are signed then, at no cost, and groups of 16 want it anyway; where
+    codes count up from an offset there is nothing to gain.
+    """
+    if is_dense(source):
+        return False
+    codec = codec_of(source)
+    return codec.zero != 0 or codec.groups > 1
 
 
 @cache

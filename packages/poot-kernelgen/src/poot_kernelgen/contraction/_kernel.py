@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poot_core import bf16, dtype_by_name, f32, i8, i64
+from poot_core import bf16, dtype_by_name, f32, i8, i64, u8
 from poot_kernel import IRBuilder, Value
 from poot_kernelgen.contraction._codec import ROWS, STEP
 from poot_kernelgen.contraction._epilogue import apply_nodes
@@ -53,12 +53,17 @@ class Frame:
     @property
     def in_bytes(self) -> bool:
         """Whether activations are rounded to 8 bits."""
-        return self.request.activation in {"i8", "i8r"}
+        return self.request.activation in {"i8", "i8r", "u8r"}
 
     @property
     def has_residual(self) -> bool:
         """Whether some blocks keep what rounding lost."""
-        return self.request.activation == "i8r"
+        return self.request.activation in {"i8r", "u8r"}
+
+    @property
+    def is_lifted(self) -> bool:
+        """Whether 8-bit activations come as u8, 128 more than they are."""
+        return self.request.activation == "u8r"
 
     def step_activations(self, rows: Value, step: Value, column: Value) -> list[Value]:
         """Return the tiles of all activation arrays for a step of 32 k."""
@@ -95,15 +100,16 @@ def open_frame(request: ContractionRequest, name: str, grid: list[str]) -> Frame
     """Declare the parameters of a contraction kernel in the request's order."""
     b = IRBuilder(name, level="tile", grid=grid)
     weight = b.raw("weight")
-    if request.activation in {"i8", "i8r"}:
+    if request.activation in {"i8", "i8r", "u8r"}:
+        code = u8 if request.activation == "u8r" else i8
         blocks = f"K // {STEP}"
         x = (
-            b.array("x", i8, ["M", "K"]),
+            b.array("x", code, ["M", "K"]),
             b.array("x_scales", f32, ["M", blocks]),
             b.array("x_sums", f32, ["M", blocks]),
         )
-        if request.activation == "i8r":
-            x += (b.array("x_lost", i8, ["M", "K"]), b.array("x_lost_scales", f32, ["M", blocks]))
+        if request.activation != "i8":
+            x += (b.array("x_lost", code, ["M", "K"]), b.array("x_lost_scales", f32, ["M", blocks]))
     else:
         x = (b.array("x", bf16 if request.activation == "bf16" else f32, ["M", "K"]),)
     inputs = tuple(

@@ -52,14 +52,14 @@ def generate_contraction(
     if caps.max_workgroup > 1:
         return gpu.generate_contraction(request, caps)
     source, activation = request.weight.source, request.activation
-    if activation in {"i8", "i8r"} and is_dense(source):
+    if activation in {"i8", "i8r", "u8r"} and is_dense(source):
         raise UnsupportedError(
             f"weights stored as {source} take f32 or bf16 activations, not {activation}"
         )
     if activation == "bf16" and source != "bf16":
         raise UnsupportedError(f"bf16 activations take bf16 weights, not {source}")
     name = _name(f"contract_{source}_{activation}_{request.regime}", request)
-    first = 1 + {"i8": 3, "i8r": 5}.get(activation, 1) + len(request.epilogue.inputs) + 1
+    first = 1 + {"i8": 3, "i8r": 5, "u8r": 5}.get(activation, 1) + len(request.epilogue.inputs) + 1
     rows, columns = first, first + 1
     if request.regime == "many" and not is_dense(source):
         width = blocked_columns(request.gated)

@@ -94,7 +94,7 @@ def _accumulate(frame: Frame, group: Value, rows: Value, count: int) -> Value:
             again = _regroup(codec, step_tiles)
             acc = pipe.carried[0]
             if frame.in_bytes:
-                operand = byte_operand(b, codec, again)
+                operand = byte_operand(b, codec, again, is_lifted=frame.is_lifted)
                 acc = add_bytes(b, codec, operand, read_bytes(b, x_tiles), acc)
             else:
                 acc = b.mma(x_tiles[0], float_weights(b, codec, again), acc, signature="fma_chain")

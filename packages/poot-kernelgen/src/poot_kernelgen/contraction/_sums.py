@@ -23,6 +23,7 @@ __all__ = [
     "byte_operand",
     "dense_tile",
     "float_weights",
+    "is_signed",
     "lift",
     "read_bytes",
 ]
@@ -33,9 +34,9 @@ class ByteOperand:
     """What an i8 product needs of a step of weights.
 
     Attributes:
-        codes: (32, n): u8 codes where a scale spans the step, signed i8 codes where it does not.
+        codes: (32, n): u8 codes; signed i8 ones where activations are lifted to u8.
         scales: For each group (1, n) f32.
-        mins: For each group (1, n) f32, or None; with one group the codes' zero is folded in.
+        mins: For each group (1, n) f32, or None; with u8 codes their zero is folded in.
         corrections: For each group of signed codes (1, n) i32: minus 128 times their sum.
     """
 
@@ -45,9 +46,21 @@ class ByteOperand:
     corrections: list[Value]
 
 
-def byte_operand(b: IRBuilder, codec: Codec, step: Step) -> ByteOperand:
-    """Return a decoded step in the form that ``add_bytes`` takes."""
-    if codec.groups == 1:
+def is_signed(codec: Codec, is_lifted: bool) -> bool:
+    """Whether products take signed weights and lifted activations."""
+    return is_lifted or codec.groups > 1
+
+
+def byte_operand(b: IRBuilder, codec: Codec, step: Step, *, is_lifted: bool) -> ByteOperand:
+    """Return a decoded step in the form that ``add_bytes`` takes.
+
+    Args:
+        b: Builder.
+        codec: The weights' format.
+        step: The decoded step.
+        is_lifted: Whether activations come lifted; where a step has groups they are lifted here.
+    """
+    if not is_signed(codec, is_lifted):
         mins = step.mins
         if codec.zero:
             mins = [b.map(lambda s: b.mul(s, float(-codec.zero)), step.scales[0])]
@@ -56,6 +69,8 @@ def byte_operand(b: IRBuilder, codec: Codec, step: Step) -> ByteOperand:
     codes = step.codes
 
     def centred(code: Value) -> Value:
+        if codec.zero == 128:
+            return b.bitcast(b.xor(code, 128), i8)
         return b.sub(b.bitcast(code, i8), codec.zero) if codec.zero else b.bitcast(code, i8)
 
     signed = b.map(centred, codes)
@@ -163,7 +178,7 @@ def _dots(
 ) -> list[Value]:
     """Return (m, n) i32 products for each group of the step, added to ``start`` if given."""
     shape = (shape_of(codes)[0], width_of(weights.codes))
-    if codec.groups == 1:
+    if not weights.corrections:
         first = start[0] if start else b.tile_zeros(shape, i32)
         return [b.mma(codes, weights.codes, first, signature="exact")]
     found: list[Value] = []

@@ -78,9 +78,9 @@ def _store(
     full = np.ascontiguousarray(np.broadcast_to(value, (rows, *value.shape[1:])))
     if output.kind == "plain":
         return full
-    if output.kind in {"i8", "i8r"}:
+    if output.kind in {"i8", "i8r", "u8r"}:
         return quantise_activation(
-            _flat(full), outlier=output.outlier if output.kind == "i8r" else None
+            _flat(full), outlier=output.outlier if output.kind != "i8" else None
         )
     if output.kind == "bf16":
         return round_to_bf16(_flat(full))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from poot_core import DType, Target, UnsupportedError, bf16, dtype_by_name, f32, i8, i32, i64
+from poot_core import DType, Target, UnsupportedError, bf16, dtype_by_name, f32, i8, i32, i64, u8
 from poot_kernel import IRBuilder, KernelFunction, Value
 from poot_kernelgen._lanes import lane_count
 from poot_kernelgen.requests import KvLayout, RowOutput, RowProgram
@@ -72,6 +72,7 @@ class _RowKernel:
         self.elements = Elements(self.plan, self.b)
         self.outputs: list[list[Value]] = []
         self.status: Value | None = None
+        self._is_lifted = False
 
     # ---- arguments
 
@@ -105,16 +106,17 @@ class _RowKernel:
 
     def _output(self, index: int, output: RowOutput) -> list[Value]:
         size, name, b = self.plan.size(output.value), f"output{index}", self.b
-        if output.kind in {"i8", "i8r"}:
+        if output.kind in {"i8", "i8r", "u8r"}:
+            code = u8 if output.kind == "u8r" else i8
             blocks = size // _BLOCK
             arrays = [
-                b.array(name, i8, ["rows", size], access="w"),
+                b.array(name, code, ["rows", size], access="w"),
                 b.array(f"{name}_scales", f32, ["rows", blocks], access="w"),
                 b.array(f"{name}_sums", f32, ["rows", blocks], access="w"),
             ]
-            if output.kind == "i8r":
+            if output.kind != "i8":
                 arrays += [
-                    b.array(f"{name}_rest", i8, ["rows", size], access="w"),
+                    b.array(f"{name}_rest", code, ["rows", size], access="w"),
                     b.array(f"{name}_rest_scales", f32, ["rows", blocks], access="w"),
                 ]
             return arrays
@@ -267,7 +269,8 @@ class _RowKernel:
 
     def _write_output(self, index: int, output: RowOutput) -> None:
         arrays = self.outputs[index]
-        if output.kind in {"i8", "i8r"}:
+        if output.kind in {"i8", "i8r", "u8r"}:
+            self._is_lifted = output.kind == "u8r"
             self._quantise(output.value, arrays, output.outlier)
         elif output.kind == "kv":
             self._write_kv(output, arrays)
@@ -283,6 +286,8 @@ class _RowKernel:
         With residuals (five arrays) the row is read once more before, for its root mean square.
         """
         if self.is_shared:
+            if self._is_lifted:
+                raise UnsupportedError("GPU row programs store codes as i8, not lifted to u8")
             self._quantise_shared(value, arrays, outlier)
             return
         b, elements = self.b, self.elements
@@ -307,7 +312,7 @@ class _RowKernel:
             largest = self._largest(x)
             scaled, scale, inverse = self._round(x, largest, count)
             codes, scales, sums, *rest = arrays
-            b.store(codes, [self.row, index], b.convert(scaled, i8))
+            b.store(codes, [self.row, index], self._as_codes(scaled))
             b.store(scales, [self.row, loop.index], scale)
             total = b.mul(scale, self._total(scaled))
             if limit is not None:
@@ -367,15 +372,20 @@ class _RowKernel:
                 low, high = (b.splat(b.constant(edge), count) for edge in (-127.0, 127.0))
                 scaled = b.minimum(b.maximum(b.unary("rint", lost), low), high)
                 scale = b.mul(scale, 1 / 256)
-                b.store(codes, [self.row, index], b.convert(scaled, i8))
+                b.store(codes, [self.row, index], self._as_codes(scaled))
                 b.store(scales, [self.row, block], scale)
                 branch.yield_(b.mul(scale, self._total(scaled)))
             with branch.otherwise():
                 zero = b.constant(0.0)
-                b.store(codes, [self.row, index], b.convert(b.splat(zero, count), i8))
+                b.store(codes, [self.row, index], self._as_codes(b.splat(zero, count)))
                 b.store(scales, [self.row, block], zero)
                 branch.yield_(zero)
         return branch.result
+
+    def _as_codes(self, rounded: Value) -> Value:
+        b = self.b
+        codes = b.convert(rounded, i8)
+        return b.xor(b.bitcast(codes, u8), 128) if self._is_lifted else codes
 
     def _largest(self, x: Value) -> Value:
         b = self.b
