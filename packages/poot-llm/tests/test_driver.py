@@ -282,6 +282,55 @@ def test_prompts_share_steps_with_decoding() -> None:
     assert engine.steps[1:] == [(1, 1), (8, 2), (8, 2)]
 
 
+def test_requests_that_come_together_begin_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]  # a clock that hardly goes, so that only the order counts
+
+    def tick() -> float:
+        now[0] += 1e-6
+        return now[0]
+
+    monkeypatch.setattr("poot_llm._driver.perf_counter", tick)
+    driver = Driver(FakeEngine(max_step_tokens=16), shares_prefixes=False)
+    first = driver.add(Request(prompt_ids=[5] * 16, params=GREEDY))
+    run_all(driver, [first])  # it shows what a prompt costs
+    work = [[number] * 16 for number in range(1, 4)]
+    ids = [driver.add(Request(prompt_ids=prompt, params=GREEDY)) for prompt in work]
+    order, got = [], {}
+    late = None
+    while driver.has_work:
+        events = driver.step()
+        order.append([event.request_id for event in events])
+        for event in events:
+            got.setdefault(event.request_id, []).extend(event.token_ids)
+        if len(order) == 4:  # all of them are under way: the next does not stop them
+            late = driver.add(Request(prompt_ids=[9] * 16, params=GREEDY))
+    assert order[:4] == [[ids[0]], [ids[1]], [ids[2]], ids]
+    assert all(set(ids) <= set(each) for each in order[4:11])
+    assert late is not None
+    wanted = [greedy_answer(prompt, 9) for prompt in [*work, [9] * 16]]
+    assert [got[request_id] for request_id in [*ids, late]] == wanted
+
+
+def test_streams_that_have_just_begun_do_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("poot_llm._driver.perf_counter", lambda: now[0])
+    engine = FakeEngine(max_step_tokens=16)
+    forward = engine.forward
+
+    def slow(step) -> None:
+        now[0] += 0.05 * len(step.token_ids)  # 0.8 s for a prompt
+        forward(step)
+
+    monkeypatch.setattr(engine, "forward", slow)
+    driver = Driver(engine, shares_prefixes=False)
+    run_all(driver, [driver.add(Request(prompt_ids=[5] * 16, params=GREEDY))])
+    ids = [driver.add(Request(prompt_ids=[i] * 16, params=GREEDY)) for i in range(1, 4)]
+    order = [[event.request_id for event in driver.step()] for _ in range(4)]
+    # After the second prompt 0.2 s are left, which is time for a part of the third.
+    assert order == [[ids[0]], [ids[1]], [], ids[:2]]
+    assert 0 < engine.steps[3][0] < 16
+
+
 def test_a_fault_ends_its_own_request_alone() -> None:
     engine = FakeEngine()
     driver = Driver(engine)

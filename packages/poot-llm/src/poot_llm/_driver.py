@@ -329,7 +329,7 @@ class Driver:
         start = perf_counter()
         if self._with_deadline:
             self._end_late(outcome, start)
-        plan = self._scheduler.plan()
+        plan = self._scheduler.plan(start)
         if not plan.rows.size and not plan.chunks:
             return outcome
         for chunk in plan.chunks:

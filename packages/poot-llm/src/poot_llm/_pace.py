@@ -11,6 +11,8 @@ _LEAST_TOKENS = 16
 _FIRST_TOKENS = 32
 _MOST_UNCHECKED = 64
 """Steps with prompts after which one without says anew what a step of decoding alone takes."""
+_LONGEST_OPENING_S = 1.0
+"""Time that prompts may take before streams that have just begun get their second token."""
 _WEIGHT = 0.2
 _OUTLIER = 4.0
 
@@ -29,6 +31,7 @@ class Pace:
         # Seconds of a step of decoding alone, by the bits of its number of rows.
         self._decode_s: dict[int, float] = {}
         self._token_s: float | None = None
+        self._prompt_token_s: float | None = None  # in steps of prompts alone
         self._unchecked = 0
 
     def allowance(self, num_decodes: int) -> int:
@@ -51,6 +54,23 @@ class Pace:
             return _FIRST_TOKENS
         return max(_LEAST_TOKENS, round((_LONGEST_STEP - 1) * decode_s / self._token_s))
 
+    def opening(self, waited_s: float) -> int:
+        """Return how many prompt tokens may go before streams that have just begun, in place of them.
+
+        Requests that come together begin together then, in large steps, and decode together afterwards.
+
+        Args:
+            waited_s: Time that the first of these streams has waited for its second token.
+
+        >>> pace = Pace()
+        >>> pace.observe(0, 500, 0.25)
+        >>> pace.opening(0.1), pace.opening(1.1)
+        (1800, 0)
+        """
+        if self._fixed is not None or not self._prompt_token_s:
+            return 0
+        return max(0, int((_LONGEST_OPENING_S - waited_s) / self._prompt_token_s))
+
     def observe(self, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:
         """Take note of a step.
 
@@ -59,7 +79,12 @@ class Pace:
             num_prompt_tokens: Further tokens.
             seconds: What the device took.
         """
-        if not num_decodes or self._fixed is not None:
+        if self._fixed is not None:
+            return
+        if not num_decodes:
+            if num_prompt_tokens >= _LEAST_TOKENS:
+                cost = seconds / num_prompt_tokens
+                self._prompt_token_s = _mix(self._prompt_token_s, cost)
             return
         bucket = num_decodes.bit_length()
         if not num_prompt_tokens:

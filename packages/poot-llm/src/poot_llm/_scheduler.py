@@ -2,7 +2,8 @@
 
 Continuous batching (Orca, OSDI 2022) with chunked prefill (Sarathi-Serve, arXiv:2403.02310): every
 sequence that decodes gets its token first, then prompts fill what the pace allows of the step's token
-budget, in order of priority and arrival. When the pool runs out the last in that order is put back and
+budget, in order of priority and arrival. Where all that decode have only just begun, prompts that wait go
+first for a moment, so that a burst of requests begins and decodes together. When the pool runs out the last in that order is put back and
 its keys and values are computed anew later; its tokens are kept, so nothing of its answer changes.
 """
 
@@ -55,23 +56,28 @@ class DecodeGroup:
         care: (D,) whether a row's tokens are chosen or looked at one by one.
         has_care: Whether any row's are.
         sampled: (n,) places of rows whose tokens the engine's sampler chooses.
+        is_new: Whether no row has had a token but its first.
         steps_to_border: Steps until a row has filled its last block.
         is_at_border: Whether one has in the step that is planned.
         steps_to_limit: Steps until a row is as long as it may be.
     """
 
     __slots__ = (
-        "care", "has_care", "is_at_border", "request_ids", "rows", "sampled", "steps_to_border",
+        "care", "has_care", "is_at_border", "is_new", "request_ids", "rows", "sampled",
+        "steps_to_border",
         "steps_to_limit",
     )  # fmt: skip
 
-    def __init__(self, table: RowTable, rows: NDArray[np.intp], block_size: int) -> None:
+    def __init__(
+        self, table: RowTable, rows: NDArray[np.intp], block_size: int, *, is_new: bool = False
+    ) -> None:
         self.rows = rows
         self.request_ids: list[int] = table.request_ids[rows].tolist()
         self.care = table.needs_care[rows]
         self.has_care = bool(self.care.any())
         self.sampled = np.flatnonzero(table.is_sampled[rows])
         self.is_at_border = False
+        self.is_new = is_new
         self.steps_to_border = self.steps_to_limit = 0
         if rows.size:
             self.steps_to_border = int((-table.computed[rows] % block_size).min())
@@ -146,6 +152,7 @@ class Scheduler:
         self.hit_tokens = 0
         self._queued_tokens = 0
         self._by_row: list[Sequence | None] = [None] * table.num_free
+        self._nobody = DecodeGroup(table, np.zeros(0, np.intp), block_size)
         self._decoding: DecodeGroup | None = None  # None after any change
         self._prefilling: list[Sequence] = []
         # Who computes the block of a hash that is not there yet.
@@ -186,24 +193,26 @@ class Scheduler:
         assert sequence is not None, f"row {row} belongs to nobody"
         return sequence
 
-    def plan(self) -> StepPlan:
-        """Return the next step; its blocks are there. It is empty when there is no work."""
+    def plan(self, now_s: float) -> StepPlan:
+        """Return the next step; its blocks are there. It is empty when there is no work.
+
+        Args:
+            now_s: On the clock of the sequences (``time.perf_counter``).
+        """
+        has_prompts = bool(self._prefilling or self.waiting)
+        if has_prompts and (budget := self._opening_budget(now_s)):
+            chunks = self._plan_prompts(budget, admits=True)
+            if chunks:
+                return StepPlan(self._nobody, chunks)
         preemptions = self.preemptions
         group = self._plan_decodes()
-        chunks: list[Chunk] = []
-        if self._prefilling or self.waiting:
-            num_decodes = group.rows.size
-            budget = self._max_step_tokens - num_decodes
-            if num_decodes:
-                budget = min(budget, self._pace.allowance(num_decodes))
-            # Each running sequence may want a row of logits; scored prompts share what is left.
-            self._spare_logits = self._max_logits - len(self.running)
-            for sequence in self._prefilling:
-                if budget:
-                    budget -= self._plan_chunk(sequence, budget, chunks)
-            if self.preemptions == preemptions:
-                self._admit(budget, chunks)
-        return StepPlan(group, chunks)
+        if not has_prompts:
+            return StepPlan(group, [])
+        num_decodes = group.rows.size
+        budget = self._max_step_tokens - num_decodes
+        if num_decodes:
+            budget = min(budget, self._pace.allowance(num_decodes))
+        return StepPlan(group, self._plan_prompts(budget, admits=self.preemptions == preemptions))
 
     def advance(self, plan: StepPlan) -> None:
         """Count what the step computed, and name the blocks that it completed."""
@@ -213,6 +222,11 @@ class Scheduler:
         if rows.size:
             table.computed[rows] += 1
             group.steps_to_border -= 1
+            if group.is_new:
+                group.is_new = False
+                for sequence in self.running:
+                    if sequence.is_decoding:
+                        sequence.is_new = False
             if group.steps_to_border == 0 and self._shares_prefixes:
                 for row in rows[table.computed[rows] % self._block_size == 0]:
                     sequence = self._by_row[row]
@@ -249,10 +263,34 @@ class Scheduler:
 
     def _decode_group(self) -> DecodeGroup:
         if self._decoding is None:
-            listed = [sequence.row for sequence in self.running if sequence.is_decoding]
-            rows = np.array(listed, np.intp)
-            self._decoding = DecodeGroup(self._table, rows, self._block_size)
+            listed = [sequence for sequence in self.running if sequence.is_decoding]
+            rows = np.array([sequence.row for sequence in listed], np.intp)
+            is_new = all(sequence.is_new for sequence in listed)
+            if not is_new:  # beside the others they decode at once
+                for sequence in listed:
+                    sequence.is_new = False
+            self._decoding = DecodeGroup(self._table, rows, self._block_size, is_new=is_new)
         return self._decoding
+
+    def _opening_budget(self, now_s: float) -> int:
+        """Return how many prompt tokens go before the rows that decode, because all have just begun."""
+        group = self._decode_group()
+        if not group.is_new or not group.rows.size:
+            return 0
+        since_s = min(sequence.first_token_s for sequence in self.running if sequence.is_decoding)
+        return min(self._max_step_tokens, self._pace.opening(now_s - since_s))
+
+    def _plan_prompts(self, budget: int, *, admits: bool) -> list[Chunk]:
+        """Return chunks of at most so many tokens, of prompts under way and of those that are admitted."""
+        chunks: list[Chunk] = []
+        # Each running sequence may want a row of logits; scored prompts share what is left.
+        self._spare_logits = self._max_logits - len(self.running)
+        for sequence in self._prefilling:
+            if budget:
+                budget -= self._plan_chunk(sequence, budget, chunks)
+        if admits:
+            self._admit(budget, chunks)
+        return chunks
 
     def _plan_chunk(self, sequence: Sequence, budget: int, chunks: list[Chunk]) -> int:
         table = self._table

@@ -29,6 +29,7 @@ class Sequence:
         stop_ids: Tokens that end it beside the model's own end tokens.
         obeys_eos: Whether the model's own end tokens end it.
         is_decoding: Whether it runs and all tokens but the last are computed.
+        is_new: Whether it has had no token but its first.
         scores: What it collects of its prompt, or None where nothing is wanted (any more).
         hashes: Of its full blocks, in order.
         num_named: How many of its blocks the pool knows by their hashes.
@@ -38,7 +39,7 @@ class Sequence:
 
     __slots__ = (
         "cached_tokens", "deadline_s", "first_step_s", "first_token_s", "hashes", "is_decoding",
-        "key", "limit", "num_named", "obeys_eos", "preemptions", "prompt_length", "request_id",
+        "is_new", "key", "limit", "num_named", "obeys_eos", "preemptions", "prompt_length", "request_id",
         "root", "row", "sampler", "scores", "scores_prompt", "start_s", "stop_ids", "tokens",
     )  # fmt: skip
 
@@ -62,6 +63,7 @@ class Sequence:
         self.stop_ids = frozenset(params.stop_token_ids)
         self.obeys_eos = not params.ignore_eos
         self.is_decoding = False
+        self.is_new = True
         self.scores_prompt = request.scores_prompt
         self.scores: PromptScores | None = None
         if request.scores_prompt or params.prompt_logprobs is not None:
