@@ -8,8 +8,12 @@ import os
 import sys
 from pathlib import Path
 
+from benchmarks.server.install import measure_install
 from benchmarks.server.load import measure_load
 from benchmarks.server.overhead import measure_overhead, run_bare
+from benchmarks.server.overload import measure_overload
+from benchmarks.server.prefill import measure_prefill
+from benchmarks.server.restart import measure_restart
 from benchmarks.server.results import store
 
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -47,6 +51,32 @@ def bare(options: argparse.Namespace) -> None:
     run_bare(options.model, options.streams)
 
 
+def prefill(options: argparse.Namespace) -> None:
+    """Gaps of running streams while a long prompt is computed."""
+    found = measure_prefill(
+        options.model, streams=options.streams, prompt_tokens=2000, rounds=options.rounds
+    )
+    keep(options, "a prompt of 2000 tokens beside running streams", found)
+
+
+def overload(options: argparse.Namespace) -> None:
+    """How soon refusals come at ten times what the server can answer."""
+    found = measure_overload(
+        options.model, streams=options.streams, max_requests=2 * options.streams, seconds=10.0
+    )
+    keep(options, "overload", found)
+
+
+def restart(options: argparse.Namespace) -> None:
+    """Start to ready, and death of the engine to the next answer."""
+    keep(options, "restart", measure_restart(options.model, rounds=options.rounds))
+
+
+def install(options: argparse.Namespace) -> None:
+    """Size of a fresh installation from built wheels."""
+    keep(options, "install", measure_install())
+
+
 def keep(options: argparse.Namespace, name: str, found: dict[str, object]) -> None:
     """Print figures, and keep them where a file is named."""
     print(json.dumps({name: found}, indent=1), flush=True)
@@ -73,10 +103,10 @@ def main() -> None:
     added.add_argument("--streams", type=int, nargs="+", default=[1, 4, 8, 16])
     added.add_argument("--shared", type=int, nargs="+", default=[0, 1024])
     added.add_argument("--rounds", type=int, default=3)
-    for function in (overhead, bare):
+    for function in (overhead, bare, prefill, overload, restart, install):
         added = command(function)
         added.add_argument("--streams", type=int, default=8)
-        added.add_argument("--rounds", type=int, default=7)
+        added.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     options.run(options)
 

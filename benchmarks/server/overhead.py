@@ -120,7 +120,8 @@ def _bare(model: Path, streams: int) -> Iterator[Any]:
     command = [sys.executable, "-m", "benchmarks.server", "bare", "--model", str(model)]
     command += ["--streams", str(streams)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         given, told = process.stdin, process.stdout
 
         def run(prompts: list[list[int]], output_tokens: int) -> float:

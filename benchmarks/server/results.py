@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeVar
 
 __all__ = ["Rounds", "conditions", "quantile", "store"]
 
-_QUIET = 0.02
+_QUIET = 0.05
 """Share of the cores that others may take during a round that counts."""
-_MOST_TRIES = 4
+_MOST_TRIES = 2
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ __all__ = ["Pace"]
 _LONGEST_STEP = 2.2
 """Length of a step with a prompt in it, in steps without: streams then see gaps of about this.
 Three times would be too long; the rest is room for steps that take longer than was foreseen."""
-_LEAST_TOKENS = 16
+_LEAST_TOKENS = 8
 _FIRST_TOKENS = 32
 _MOST_UNCHECKED = 64
 """Steps with prompts after which one without says anew what a step of decoding alone takes."""

@@ -2,9 +2,10 @@
 
 Continuous batching (Orca, OSDI 2022) with chunked prefill (Sarathi-Serve, arXiv:2403.02310): every
 sequence that decodes gets its token first, then prompts fill what the pace allows of the step's token
-budget, in order of priority and arrival. Where all that decode have only just begun, prompts that wait go
-first for a moment, so that a burst of requests begins and decodes together. When the pool runs out the last in that order is put back and
-its keys and values are computed anew later; its tokens are kept, so nothing of its answer changes.
+budget, in order of priority and arrival. Where all that decode have only just begun, prompts that wait
+go first for a moment, so that a burst of requests begins and decodes together. When the pool runs out
+the last in that order is put back and its keys and values are computed anew later; its tokens are kept,
+so nothing of its answer changes.
 """
 
 from __future__ import annotations
@@ -273,7 +274,7 @@ class Scheduler:
         return self._decoding
 
     def _opening_budget(self, now_s: float) -> int:
-        """Return how many prompt tokens go before the rows that decode, because all have just begun."""
+        """Return how many prompt tokens go before rows that have all just begun to decode."""
         group = self._decode_group()
         if not group.is_new or not group.rows.size:
             return 0
@@ -281,7 +282,7 @@ class Scheduler:
         return min(self._max_step_tokens, self._pace.opening(now_s - since_s))
 
     def _plan_prompts(self, budget: int, *, admits: bool) -> list[Chunk]:
-        """Return chunks of at most so many tokens, of prompts under way and of those that are admitted."""
+        """Return chunks of at most so many tokens: prompts under way, then those that are admitted."""
         chunks: list[Chunk] = []
         # Each running sequence may want a row of logits; scored prompts share what is left.
         self._spare_logits = self._max_logits - len(self.running)
