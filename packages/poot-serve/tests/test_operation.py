@@ -314,7 +314,8 @@ def test_sigterm_drains_and_a_second_one_stops(checkpoint) -> None:
     with http.stream(
         "POST", running.url + "/v1/completions", json={**ENDLESS, "stream": True}, timeout=60
     ) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()  # kept: the stream is closed when nobody reads it any more
+        next(lines)
         running.process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
         assert running.process.poll() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import socket
@@ -116,6 +117,8 @@ def serve(model: str | None, settings: Settings) -> None:
         tracer=tracer,
     )
     listener = _listen(access.host, access.port)
+    # What lives now lives as long as the server: collections between tokens need not look at it.
+    gc.freeze()
     with listener:
         _run_loop(_run(HttpServer(http_config(app, settings), state), state, listener))
     failure = engine.state.failure

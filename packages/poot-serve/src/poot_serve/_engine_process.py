@@ -8,6 +8,7 @@ import logging
 import socket
 import sys
 from asyncio.subprocess import Process
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -94,22 +95,29 @@ class Ticket:
         self.fingerprint = fingerprint
         self._engine = engine
         self._key = key
-        self._events: asyncio.Queue[RowEvent | PootError] = asyncio.Queue()
+        # One reader and no bound: a deque costs a part of what asyncio.Queue does for each token.
+        self._events: deque[RowEvent | PootError] = deque()
+        self._arrival: asyncio.Future[None] | None = None
         self._is_done = False
 
     def put(self, event: RowEvent | PootError) -> None:
         """Hand over an event; called by the engine's reader."""
-        self._events.put_nowait(event)
+        self._events.append(event)
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
 
     async def next_event(self) -> RowEvent:
-        """Return the next event.
+        """Return the next event; one task at a time may wait for it.
 
         Raises:
             RequestError: If the engine refused the sequence, or its time is up (status 504, code
                 ``deadline_exceeded``).
             DeviceError: If the engine died with it.
         """
-        event = await self._events.get()
+        while not self._events:
+            self._arrival = asyncio.get_running_loop().create_future()
+            await self._arrival
+        event = self._events.popleft()
         if isinstance(event, PootError):
             self._is_done = True
             raise event

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import accumulate
 from time import time
 
 from prometheus_client import (
@@ -12,7 +14,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -46,12 +48,8 @@ class Metrics:
             buckets=_LATENCY_S,
             registry=registry,
         )
-        self.inter_token = Histogram(
-            "poot_inter_token_latency_seconds",
-            "Between two tokens of one sequence",
-            buckets=_TOKEN_S,
-            registry=registry,
-        )
+        self.inter_token = _TokenGaps()
+        registry.register(self.inter_token)
         self._queue = Histogram(
             "poot_queue_time_seconds",
             "From the arrival of a sequence in the engine to its first step",
@@ -100,6 +98,29 @@ class Metrics:
     def exposition(self) -> bytes:
         """Return all series in Prometheus' text format."""
         return generate_latest(self._registry)
+
+
+class _TokenGaps(Collector):
+    """A histogram that is written for every token, so without the locks of the library's own."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(_TOKEN_S) + 1)
+        self._sum_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count a gap; bounds of buckets are inclusive."""
+        self._counts[bisect_left(_TOKEN_S, seconds)] += 1
+        self._sum_s += seconds
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the series."""
+        bounds = [*map(str, _TOKEN_S), "+Inf"]
+        yield HistogramMetricFamily(
+            "poot_inter_token_latency_seconds",
+            "Between two tokens of one sequence",
+            buckets=list(zip(bounds, accumulate(self._counts), strict=True)),
+            sum_value=self._sum_s,
+        )
 
 
 class _EngineCollector(Collector):

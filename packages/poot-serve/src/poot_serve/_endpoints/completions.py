@@ -18,6 +18,7 @@ from poot_serve._endpoints.requests import check_count, read_request, state_of
 from poot_serve._errors import openai_error
 from poot_serve._event_stream import Collected, answer_with, sse
 from poot_serve._logprobs import completion_logprobs, prompt_logprobs, token_text
+from poot_serve._parsing.deltas import Content
 from poot_serve._record import record_of
 from poot_serve._sampling import constraint_of, params_of
 from poot_serve._state import ServerState
@@ -151,6 +152,8 @@ class _CompletionAnswer:
         self._echoes = bool(body.echo)
         self._has_logprobs = body.logprobs is not None
         self._shows_prompt = body.prompt_logprobs is not None
+        # Nothing but text comes with the tokens of such an answer.
+        self._is_plain = not (self._echoes or self._has_logprobs or state.tokenizer is None)
         options = body.stream_options
         self._adds_usage = bool(options and options.include_usage)
         self._adds_running_usage = bool(options and options.continuous_usage_stats)
@@ -166,10 +169,13 @@ class _CompletionAnswer:
 
     def update(self, index: int, update: Update) -> bytes:
         """Return the chunk of an update."""
-        found = Collected(finish_reason="")
-        found.add(update)
         is_first = self._sent[index] == 0
         self._sent[index] += 1
+        if self._is_plain and update.finish_reason is None:
+            text = "".join([each.text for each in update.deltas if isinstance(each, Content)])
+            return self._chunk(CompletionChunkChoice(index=index, text=text)) if text else b""
+        found = Collected(finish_reason="")
+        found.add(update)
         says = (
             found.content
             or found.finish_reason
@@ -185,6 +191,9 @@ class _CompletionAnswer:
             finish_reason=found.finish_reason or None,  # pyright: ignore[reportArgumentType]
             **part,
         )
+        return self._chunk(choice)
+
+    def _chunk(self, choice: CompletionChunkChoice) -> bytes:
         usage: Usage | UnsetType | None = UNSET
         if self._adds_running_usage:
             usage = self._usage()
