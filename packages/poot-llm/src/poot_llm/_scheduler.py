@@ -65,8 +65,7 @@ class DecodeGroup:
 
     __slots__ = (
         "care", "has_care", "is_at_border", "is_new", "request_ids", "rows", "sampled",
-        "steps_to_border",
-        "steps_to_limit",
+        "steps_to_border", "steps_to_limit",
     )  # fmt: skip
 
     def __init__(
