@@ -31,19 +31,36 @@ def imported_modules(source: Path) -> set[str]:
     """Return the top-level modules that the files under ``source`` import, by name as a text too."""
     found: set[str] = set()
     for path in source.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        tree = ast.parse(path.read_text())
+        importers = {"import_module"} | _wrappers(tree)
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 found.update(alias.name.split(".")[0] for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 found.add(node.module.split(".")[0])
-            elif isinstance(node, ast.Call) and _is_import_module(node.func):
+            elif isinstance(node, ast.Call) and _called(node) in importers:
                 found |= {a.value.split(".")[0] for a in node.args if _is_text(a)}
     return found
 
 
-def _is_import_module(function: ast.expr) -> bool:
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return name == "import_module"
+def _wrappers(tree: ast.Module) -> set[str]:
+    """Return the file's functions that hand a name of a module on to ``import_module``."""
+    return {
+        function.name
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        and any(
+            isinstance(node, ast.Call)
+            and _called(node) == "import_module"
+            and not _is_text(node.args[0])
+            for node in ast.walk(function)
+        )
+    }
+
+
+def _called(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _is_text(argument: ast.expr) -> bool:
@@ -72,10 +89,8 @@ def problems_of(package: Path) -> list[str]:
     optional = {canonicalize_name(Requirement(d).name) for extra in extras for d in extra}
     modules = imported_modules(package / "src") - STANDARD - {name.replace("-", "_")}
     holders = {module: distributions_of(module) for module in modules}
-    for (
-        module,
-        held,
-    ) in holders.items():  # a namespace whose parts are extras that are not installed
+    for module, held in holders.items():
+        # A namespace whose parts are extras that are not installed.
         held |= {one for one in optional if one.startswith(f"{module}-")}
     used = set[str]().union(*holders.values())
     missing = [
@@ -100,7 +115,13 @@ def self_test() -> list[str]:
         declared = 'name = "poot-a"\ndependencies = ["numpy>=2.1"]\n'
         (package / "pyproject.toml").write_text(f"[project]\n{declared}")
         found = problems_of(package)
+        wrapped = "import importlib\n\n\ndef get(name):\n    return importlib.import_module(name)\n"
+        (package / "src" / "poot_a" / "late.py").write_text(f'{wrapped}\n\nget("msgspec.json")\n')
+        found += problems_of(package)
     wanted = [
+        "poot-a imports tokenizers (tokenizers) without declaring it",
+        "poot-a declares numpy and never imports it",
+        "poot-a imports msgspec (msgspec) without declaring it",
         "poot-a imports tokenizers (tokenizers) without declaring it",
         "poot-a declares numpy and never imports it",
     ]
