@@ -128,7 +128,7 @@ def test_the_command(server: StandIn, capsys, tmp_path) -> None:
     assert len(ElementTree.parse(plot).findall(".//{*}polyline")) == 4
     assert _run.run(["bench-serve", server.url, "--requests", "2", "--output-tokens", "2"]) == 0
     assert "TTFT" in capsys.readouterr().out
-    assert _run.run(["bench-serve", server.url, "--goodput", "speed:1"]) == 1
+    assert _run.run(["bench-serve", server.url, "--goodput", "speed:1"]) == 2
     assert "is no goal" in capsys.readouterr().err
     assert _run.run(["bench-serve", "http://127.0.0.1:9"]) == 1
 

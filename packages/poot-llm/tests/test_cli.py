@@ -187,6 +187,18 @@ def test_bench_prints_exactly_its_figures(opener, capsys, monkeypatch) -> None:
     assert re.search(r"recorded ahead, seconds +5, ", out)
 
 
+def test_bench_measures_what_a_short_context_holds(opener, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(_bench, "first_token_s", lambda *_, **__: 0.5)
+    opener.engine = FakeEngine(SIZE, context_tokens=100, max_step_tokens=512, num_blocks=200)
+    code, _, err = run(capsys, "bench", "m", "--repeat", "1")
+    assert (code, "the context is 100: measuring 99 prompt tokens and 99 steps" in err) == (0, True)
+    assert opener.engine.steps[-100:] == [(99, 1)] + [(1, 1)] * 99
+    code, _, err = run(capsys, "bench", "m", "--repeat", "1", "--depth", "60", "--batch", "2")
+    assert (code, "99 prompt tokens and 37 steps" in err) == (0, True)
+    code, _, err = run(capsys, "bench", "m", "--prefill", "100")
+    assert (code, "need 101" in err.splitlines()[-1]) == (2, True)
+
+
 def test_a_conversation_in_the_terminal(opener, capsys, monkeypatch) -> None:
     typed = ["/help", "Hi \\", "there", "/retry", "/nonsense", "/system Be brief", "/undo", "Bye"]
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(typed) + "\n"))

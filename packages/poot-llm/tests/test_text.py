@@ -45,6 +45,36 @@ def test_a_stream_gives_the_text_that_was_encoded(kind, window, text) -> None:
     assert "".join(parts) == backend.decode(ids)
 
 
+class _Counting:
+    """A tokenizer that notes how many tokens it was given to decode at once."""
+
+    def __init__(self, backend) -> None:
+        self._backend, self.lengths = backend, []
+
+    def decode(self, ids, **options) -> str:
+        self.lengths.append(len(ids))
+        return self._backend.decode(ids, **options)
+
+    def __getattr__(self, name: str):
+        return getattr(self._backend, name)
+
+
+def test_the_last_of_131072_tokens_costs_what_the_first_did() -> None:
+    backend = BYTE_LEVEL()
+    once = backend.encode(TEXT + " 🦊 é", add_special_tokens=False).ids
+    ids = list(itertools.islice(itertools.cycle(once), 131_072))
+    counting = _Counting(backend)
+    assert decode_all(make(counting, window=True), ids) == backend.decode(ids)
+    assert len(counting.lengths) <= 2 * len(ids) + 2
+    assert max(counting.lengths) <= 32  # two windows: what was given out, and what follows
+    stream = TextStream(make(backend), SamplingParams(stop=("never said",)))
+    given = sum(len(stream.push([token_id])) for token_id in ids)
+    # Nothing but a part of a stop string may be kept, or each token would cost more than the last.
+    kept = stream.push([], "length")
+    assert given + len(kept) == len(backend.decode(ids))
+    assert len(kept) < len("never said")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data(), skips=st.booleans())
 @settings(max_examples=80, deadline=None)

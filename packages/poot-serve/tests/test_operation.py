@@ -11,6 +11,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 import httpx
@@ -246,7 +247,9 @@ def test_rates_and_deadlines(checkpoint) -> None:
         running.process.send_signal(signal.SIGTERM)
         _, log = running.process.communicate(timeout=30)
     lines = [json.loads(line) for line in log.splitlines() if '"outcome"' in line]
-    assert [line["outcome"] for line in lines][:4] == ["deadline", "deadline", "ok", "overloaded"]
+    # A line is written when the answer has been sent, so a client may be ahead of it.
+    outcomes = Counter(line["outcome"] for line in lines)
+    assert (outcomes["deadline"], outcomes["overloaded"], outcomes["ok"] >= 2) == (2, 1, True)
     assert lines[0]["prompt_tokens"] == 3
     assert "abc" not in log
 

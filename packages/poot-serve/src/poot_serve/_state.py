@@ -20,6 +20,7 @@ from poot_serve._parsing.deltas import Marker
 from poot_serve._parsing.formats import AnswerFormat
 from poot_serve._parsing.lexer import marker_ids
 from poot_serve._settings import Limits
+from poot_serve._unknown_fields import UnknownFields
 
 __all__ = ["Encoder", "ServerState"]
 
@@ -78,6 +79,7 @@ class ServerState:
         logs_prompts: Whether prompts are written into the log.
         metrics: Series of this server.
         bodies: Bytes of all bodies that are being read.
+        unknown_fields: Which fields without effect the log has named.
         is_draining: Whether the server is stopping and takes no more requests.
         created: Start of the server, seconds since 1970.
     """
@@ -93,6 +95,7 @@ class ServerState:
     logs_prompts: bool = False
     metrics: Metrics = field(init=False)
     bodies: BodyBudget = field(init=False)
+    unknown_fields: UnknownFields = field(default_factory=UnknownFields)
     is_draining: bool = False
     created: int = field(default_factory=lambda: int(time()))
     _workers: ThreadPoolExecutor = field(init=False)

@@ -164,8 +164,14 @@ def chat(
 @app.command()
 def bench(
     model: Model,
-    prefill: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 512,
-    decode: Annotated[int, typer.Option(min=1, help="Tokens of the answer.")] = 128,
+    prefill: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of the prompt; 512 where the context holds them."),
+    ] = None,
+    decode: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of the answer; 128 where the context holds them."),
+    ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Measurements of each figure.")] = 5,
     depth: Annotated[int, typer.Option(min=0, help="Tokens in the context before decode.")] = 0,
     batch: Annotated[int, typer.Option(min=1, help="Sequences that decode together.")] = 1,

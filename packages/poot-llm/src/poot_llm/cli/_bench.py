@@ -22,6 +22,8 @@ from poot_llm.cli._print import print_json, print_pairs, progress
 
 __all__ = ["measure_decode", "measure_prefill", "peak_rss_mb", "run_bench"]
 
+_PREFILL = 512
+_DECODE = 128
 _FIRST_TOKEN_PROMPT = 5
 _MOST_FIRST_TOKEN_RUNS = 5
 
@@ -29,8 +31,8 @@ _MOST_FIRST_TOKEN_RUNS = 5
 def run_bench(
     model: str,
     *,
-    prefill: int,
-    decode: int,
+    prefill: int | None,
+    decode: int | None,
     repeat: int,
     depth: int,
     batch: int,
@@ -43,14 +45,16 @@ def run_bench(
     ``decode`` steps from an empty context, the first of which reads one token, with greedy sampling;
     with ``depth`` from a context of so many tokens, and with ``batch`` for so many sequences at once,
     whose tokens count together. Both are measured in turn, with a pure read of as many bytes as the
-    weights have in between.
+    weights have in between. Where they are None, they are 512 and 128, or what the model's context
+    holds.
     """
-    needed = max(prefill, _decoded_tokens(decode, depth, batch) + depth) + 1
+    wanted = prefill or _PREFILL, decode or _DECODE
+    needed = _needed_tokens(*wanted, depth, batch)
     # Left as it is where it suffices, so that the measured start finds this plan in the cache.
     options = replace(
         options,
         context=options.context or (needed if needed > DEFAULT_CONTEXT else None),
-        max_step_tokens=max(options.max_step_tokens, prefill),
+        max_step_tokens=max(options.max_step_tokens, wanted[0]),
         max_sequences=max(options.max_sequences, batch),
     )
     samples: dict[str, list[float]] = {
@@ -60,11 +64,7 @@ def run_bench(
         opened = open_model(model, options)
     with opened.resources, progress("measuring"):
         context = opened.engine.info.options.context_tokens
-        if context < needed:
-            raise RequestError(
-                f"the context is {context}; {prefill} prompt tokens and {decode} steps need {needed}",
-                field="context",
-            )
+        prefill, decode = _fit(context, prefill, decode, depth, batch)
         driver = Driver(opened.engine, shares_prefixes=False)
         recorded = record_ahead(driver)
         measure_prefill(driver, opened.engine, prefill, seed=0)  # pages, caches and clocks settle
@@ -114,6 +114,37 @@ def run_bench(
         f"{Path(model).name}: {prefill} tokens in, {decode} steps out, {repeat} times",
         [(name, _figure(value)) for name, value in figures.items() if name != "samples"],
     )
+
+
+def _needed_tokens(prefill: int, decode: int, depth: int, batch: int) -> int:
+    return max(prefill, _decoded_tokens(decode, depth, batch) + depth) + 1
+
+
+def _fit(
+    context: int, prefill: int | None, decode: int | None, depth: int, batch: int
+) -> tuple[int, int]:
+    """Return the tokens to measure; those that nobody named shrink to what the context holds.
+
+    Raises:
+        RequestError: If it does not hold what was named.
+    """
+    room = context - 1
+    found = (
+        prefill or max(1, min(_PREFILL, room)),
+        decode or max(1, min(_DECODE, room - depth - _decoded_tokens(0, depth, batch))),
+    )
+    needed = _needed_tokens(*found, depth, batch)
+    if context < needed:
+        raise RequestError(
+            f"the context is {context}; {found[0]} prompt tokens and {found[1]} steps need {needed}",
+            field="context",
+        )
+    if (prefill is None and found[0] < _PREFILL) or (decode is None and found[1] < _DECODE):
+        print(
+            f"the context is {context}: measuring {found[0]} prompt tokens and {found[1]} steps",
+            file=sys.stderr,
+        )
+    return found
 
 
 def record_ahead(driver: Driver) -> tuple[int, float]:

@@ -41,6 +41,7 @@ async def read_request(http: HttpRequest, kind: type[T], *, needs_room: bool = T
         state.check_room()
     data = await receive_body(http, state.limits.max_body_bytes, state.bodies)
     body = decode_body(data, kind)
+    state.unknown_fields.note(data, kind)
     record_of(http).model = state.check_model(getattr(body, "model", None))
     return body
 
