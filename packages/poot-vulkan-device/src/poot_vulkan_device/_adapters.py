@@ -181,6 +181,7 @@ def _describe(api: Api, number: int, handle: Any) -> Adapter:
     if family is None:
         lacks.append("a queue that computes")
     smallest, largest = int(controls.minSubgroupSize), int(controls.maxSubgroupSize)
+    subgroup_size = min(max(_SUBGROUP, smallest), largest)
     return Adapter(
         number=number,
         handle=handle,
@@ -191,10 +192,13 @@ def _describe(api: Api, number: int, handle: Any) -> Adapter:
         lacks=tuple(lacks),
         features=frozenset(features),
         queue_family=family or 0,
-        subgroup_size=min(max(_SUBGROUP, smallest), largest),
+        subgroup_size=subgroup_size,
         shared_bytes=int(limits.maxComputeSharedMemorySize),
         max_workgroup=min(
-            int(limits.maxComputeWorkGroupInvocations), int(limits.maxComputeWorkGroupSize[0])
+            int(limits.maxComputeWorkGroupInvocations),
+            int(limits.maxComputeWorkGroupSize[0]),
+            # Pipelines ask for their subgroup size, which bounds them too.
+            subgroup_size * int(controls.maxComputeWorkgroupSubgroups),
         ),
         max_grid=(
             int(limits.maxComputeWorkGroupCount[0]),

@@ -140,12 +140,20 @@ class Context:
             self._is_running = False
             raise
 
+    def settle(self) -> None:
+        """Let the driver end what it runs, also where the device is said to be lost.
+
+        Objects that such work uses may go only after it.
+        """
+        if self.handle is not None:
+            self.api.lib.vkDeviceWaitIdle(self.handle)
+
     def close(self) -> None:
         """Destroy it once all work is done; objects of it must be gone."""
         lib, null = self.api.lib, self.api.ffi.NULL
         if self.handle is None:
             return
-        lib.vkDeviceWaitIdle(self.handle)
+        self.settle()
         lib.vkDestroyFence(self.handle, self._fence, null)
         lib.vkDestroyCommandPool(self.handle, self.pool, null)
         lib.vkDestroyDevice(self.handle, null)

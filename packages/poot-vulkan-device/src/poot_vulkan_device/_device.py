@@ -215,6 +215,7 @@ class VulkanDevice:
         """Give back memory and the driver; closing twice is allowed."""
         if self._context.handle is None:
             return
+        self._context.settle()
         self._memory.quiet()
         for sequence in self._sequences:
             sequence.close()
