@@ -168,7 +168,7 @@ def load() -> Callable[[CpuDevice], Kernels]:
     return load_kernels
 
 
-@pytest.fixture(params=[1, 2, 3, 4], ids="{} threads".format)
+@pytest.fixture(params=[1, 2, 3, 4, 11], ids="{} threads".format)  # 11: they share 8 parts
 def device_and_kernels(
     request: pytest.FixtureRequest, open_with: Callable[..., tuple[CpuDevice, Kernels]]
 ) -> tuple[CpuDevice, Kernels]:

@@ -277,10 +277,11 @@ def test_the_device_answers_for_the_protocol(open_with) -> None:
     device.synchronize()
 
 
-def test_many_small_launches_keep_their_order(open_with) -> None:
+@pytest.mark.parametrize("threads", [2, 4, 11])
+def test_many_small_launches_keep_their_order(open_with, threads: int) -> None:
     # Scaling and adding do not commute, and there are more threads than cores, so that threads are
     # descheduled at every point.
-    device, kernels = open_with(4)
+    device, kernels = open_with(threads)
     rng = np.random.default_rng(5)
     n = 64
     x, y = device.allocate(4 * n, "x"), device.allocate(4 * n, "y")

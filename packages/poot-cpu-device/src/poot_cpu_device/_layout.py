@@ -10,6 +10,7 @@ __all__ = [
     "BLOCK_BYTES",
     "CLOSED",
     "LAUNCH_WORDS",
+    "MOST_CLAIMS",
     "RESIZE_WORDS",
     "Launch",
     "Prepared",
@@ -18,7 +19,8 @@ __all__ = [
 ]
 
 BLOCK_BYTES = 1024
-CLOSED = 0xFFFFFFFF  # the lower half of CLAIM while there is no open launch
+CLOSED = 0xFFFFFFFF  # the lower half of a claim while there is no open launch
+MOST_CLAIMS = 8
 
 
 class Team:
@@ -27,7 +29,9 @@ class Team:
     The first line describes the open launch: whoever waits for it gets all of it with one transfer.
     """
 
-    CLAIM = 0  # u32: first tile that no thread has taken; u32: serial number of the launch
+    CLAIM = (
+        0  # u32: first tile of the first part that is not taken; u32: serial number of the launch
+    )
     SERIAL = 4  # the upper half of CLAIM, what waiting threads watch and sleep on
     KERNEL = 8  # ptr
     ARGUMENTS = 16  # ptr
@@ -35,6 +39,7 @@ class Team:
     GRAIN = 32  # i64
     DONE = 40  # i64: tiles that are finished
     SLEEPING = 48  # i32: 1 if a thread may be asleep
+    FURTHER_CLAIMS = 56  # the same words as CLAIM for the other parts, MOST_CLAIMS - 1 of them
     PREPARED = 128  # ptr: the step's sequence
     NEXT_LAUNCH = 136  # i64: index of the launch after the open one
     ACTIVE = 144  # i32: 1 while a step runs

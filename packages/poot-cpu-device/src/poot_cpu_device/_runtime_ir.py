@@ -1,8 +1,9 @@
 """The compiled runtime as LLVM IR: one call runs a whole step on the thread team.
 
-One launch is open at a time. Threads take chunks of its tiles, large ones first, so that each streams
-through memory and the last chunks even out. The thread that finishes the last tile opens the next
-launch, and runs launches of one chunk at once by itself. So a launch waits for tiles, never for
+One launch is open at a time. Its tiles are as many parts as there are threads, up to ``MOST_CLAIMS``.
+Threads take chunks of a part of their own, large ones first, so that each streams through memory, and
+what a launch of the same shape wrote lies in the caches of who reads it; then chunks of the other parts,
+which evens the end out. The thread that finishes the last tile opens the next launch, and runs launches of one chunk at once by itself. So a launch waits for tiles, never for
 threads: one that was descheduled between chunks holds nobody up, and joins in where the others are.
 """
 
@@ -12,6 +13,7 @@ from poot_core import Target
 from poot_cpu_device._layout import (
     CLOSED,
     LAUNCH_WORDS,
+    MOST_CLAIMS,
     RESIZE_WORDS,
     Launch,
     Prepared,
@@ -67,8 +69,10 @@ def _store(value: str, kind: str, base: str, offset: int, order: str) -> str:
 
 
 def _wait() -> str:
-    """Waiting for the next launch, and ending others' waiting."""
+    """Waiting for the next launch, and ending others' waiting; opening and closing one."""
     return f"""
+declare i64 @llvm.umax.i64(i64, i64)
+declare i64 @llvm.umin.i64(i64, i64)
 define internal void @await(ptr %team, i32 %seen, i64 %spin) noinline #rt {{
 entry:
   {_field("serial", "%team", Team.SERIAL)}
@@ -115,13 +119,60 @@ wake:
 done:
   ret void
 }}
+define internal ptr @claim_of(ptr %team, i64 %part) alwaysinline #rt {{
+  %words = shl i64 %part, 3
+  %further = add i64 %words, {Team.FURTHER_CLAIMS - 8}
+  %is.first = icmp eq i64 %part, 0
+  %offset = select i1 %is.first, i64 {Team.CLAIM}, i64 %further
+  %at = getelementptr i8, ptr %team, i64 %offset
+  ret ptr %at
+}}
+define internal i64 @count_parts(ptr %team) alwaysinline #rt {{
+  {_load("threads", "i64", "%team", Team.THREADS)}
+  %parts = call i64 @llvm.umin.i64(i64 %threads, i64 {MOST_CLAIMS})
+  ret i64 %parts
+}}
+define internal i64 @start_of(i64 %tiles, i64 %part, i64 %parts) alwaysinline #rt {{
+  %product = mul i64 %tiles, %part
+  %sum = add i64 %product, %parts
+  %above = sub i64 %sum, 1
+  %start = udiv i64 %above, %parts
+  ret i64 %start
+}}
 define internal i64 @close_launch(ptr %team) #rt {{
+entry:
   {_field("claim", "%team", Team.CLAIM)}
+  %parts = call i64 @count_parts(ptr %team)
   %old = load atomic i64, ptr %claim monotonic, align 8
   %closed = or i64 %old, {CLOSED}
-  store atomic i64 %closed, ptr %claim monotonic, align 8
+  br label %close
+close:
+  %part = phi i64 [ 0, %entry ], [ %part1, %close ]
+  %at = call ptr @claim_of(ptr %team, i64 %part)
+  store atomic i64 %closed, ptr %at monotonic, align 8
+  %part1 = add i64 %part, 1
+  %more = icmp ult i64 %part1, %parts
+  br i1 %more, label %close, label %done
+done:
   %next = add i64 %closed, 1
   ret i64 %next
+}}
+define internal void @open_launch(ptr %team, i64 %next, i64 %tiles) #rt {{
+entry:
+  %parts = call i64 @count_parts(ptr %team)
+  br label %head
+head:
+  ; The first part goes last, and is never empty: a launch cannot end before all of it is open.
+  %part = phi i64 [ %parts, %entry ], [ %part1, %head ]
+  %part1 = sub i64 %part, 1
+  %start = call i64 @start_of(i64 %tiles, i64 %part1, i64 %parts)
+  %word = or i64 %next, %start
+  %at = call ptr @claim_of(ptr %team, i64 %part1)
+  store atomic i64 %word, ptr %at seq_cst, align 8
+  %over = icmp eq i64 %part1, 0
+  br i1 %over, label %done, label %head
+done:
+  ret void
 }}"""
 
 
@@ -202,7 +253,7 @@ def _advance() -> str:
     """Goes to the next launch that needs the team; runs small ones on the way.
 
     One thread at a time is here: the caller of the step, or who finished a launch's last tile. A
-    launch is described while its claim is closed, so that nobody mixes two launches: a thread that
+    launch is described while its claims are closed, so that nobody mixes two launches: a thread that
     read a part of each fails to exchange the claim.
     """
     return f"""
@@ -256,7 +307,7 @@ open:
   {_store("grain", "i64", "%team", Team.GRAIN, "release")}
   {_store("0", "i64", "%team", Team.DONE, "release")}
   {_store("i1", "i64", "%team", Team.NEXT_LAUNCH, "release")}
-  store atomic i64 %next, ptr %claim seq_cst, align 8
+  call void @open_launch(ptr %team, i64 %next, i64 %tiles)
   call void @wake(ptr %team)
   ret void
 finish:
@@ -283,28 +334,45 @@ done:
 def _work() -> str:
     """Takes chunks of whatever launch is open: the caller until its step is over, others for ever."""
     return f"""
-declare i64 @llvm.umax.i64(i64, i64)
-declare i64 @llvm.umin.i64(i64, i64)
 define internal void @work(ptr %team, i64 %index, i1 %is.caller) noinline #rt {{
 entry:
   {_load("threads", "i64", "%team", Team.THREADS)}
-  %shares = shl i64 %threads, 1
-  {_field("claim", "%team", Team.CLAIM)}
+  %parts = call i64 @count_parts(ptr %team)
+  %twice = shl i64 %threads, 1
+  %shares = udiv i64 %twice, %parts
+  %spread = mul i64 %index, %parts
+  %own = udiv i64 %spread, %threads
+  {_field("first.claim", "%team", Team.CLAIM)}
   {_field("done", "%team", Team.DONE)}
   br label %look
 look:
+  %first = load atomic i64, ptr %first.claim acquire, align 8
+  br label %scan
+scan:
+  %nth = phi i64 [ 0, %look ], [ %nth1, %next ]
+  %ahead = add i64 %own, %nth
+  %wraps = icmp uge i64 %ahead, %parts
+  %back = select i1 %wraps, i64 %parts, i64 0
+  %part = sub i64 %ahead, %back
+  %claim = call ptr @claim_of(ptr %team, i64 %part)
   %seen = load atomic i64, ptr %claim acquire, align 8
   %begin = and i64 %seen, {CLOSED}
   {_load_shared("tiles", "i64", "%team", Team.TILES)}
-  %some = icmp ult i64 %begin, %tiles
-  br i1 %some, label %take, label %none
+  %part1 = add i64 %part, 1
+  %limit = call i64 @start_of(i64 %tiles, i64 %part1, i64 %parts)
+  %some = icmp ult i64 %begin, %limit
+  br i1 %some, label %take, label %next
+next:
+  %nth1 = add i64 %nth, 1
+  %more = icmp ult i64 %nth1, %parts
+  br i1 %more, label %scan, label %none
 take:
   {_load_shared("kernel", "ptr", "%team", Team.KERNEL)}
   {_load_shared("arguments", "ptr", "%team", Team.ARGUMENTS)}
   {_load_shared("grain", "i64", "%team", Team.GRAIN)}
   {_load_shared("base", "ptr", "%team", Team.SCRATCH)}
   {_load_shared("stride", "i64", "%team", Team.SCRATCH_STRIDE)}
-  %left = sub i64 %tiles, %begin
+  %left = sub i64 %limit, %begin
   %share = udiv i64 %left, %shares
   %large = call i64 @llvm.umax.i64(i64 %share, i64 %grain)
   %chunk = call i64 @llvm.umin.i64(i64 %large, i64 %left)
@@ -335,7 +403,7 @@ wait:
   {_load_shared("step.ticks", "i64", "%team", Team.STEP_TICKS)}
   {_load_shared("idle.ticks", "i64", "%team", Team.IDLE_TICKS)}
   %spin = select i1 %idle, i64 %idle.ticks, i64 %step.ticks
-  %upper = lshr i64 %seen, 32
+  %upper = lshr i64 %first, 32
   %serial = trunc i64 %upper to i32
   call void @await(ptr %team, i32 %serial, i64 %spin)
   br label %look
