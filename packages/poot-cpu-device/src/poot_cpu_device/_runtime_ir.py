@@ -3,8 +3,9 @@
 One launch is open at a time. Its tiles are as many parts as there are threads, up to ``MOST_CLAIMS``.
 Threads take chunks of a part of their own, large ones first, so that each streams through memory, and
 what a launch of the same shape wrote lies in the caches of who reads it; then chunks of the other parts,
-which evens the end out. The thread that finishes the last tile opens the next launch, and runs launches of one chunk at once by itself. So a launch waits for tiles, never for
-threads: one that was descheduled between chunks holds nobody up, and joins in where the others are.
+which evens the end out. The thread that finishes the last tile opens the next launch, and runs launches
+of one chunk at once by itself. So a launch waits for tiles, never for threads: one that was descheduled
+between chunks holds nobody up, and joins in where the others are.
 """
 
 from __future__ import annotations
