@@ -109,7 +109,9 @@ def test_openai_takes_the_results_of_tools(client) -> None:
         {"role": "tool", "tool_call_id": "c1", "content": "5"},
         {"role": "user", "content": "Well?"},
     ]
-    answer = client.chat.completions.create(model="tiny", messages=turns, max_tokens=2)
+    answer = client.chat.completions.create(
+        model="tiny", messages=turns, max_tokens=2, extra_body={"ignore_eos": True}
+    )
     assert answer.usage.completion_tokens == 2
 
 
@@ -133,7 +135,9 @@ def test_openai_structured_outputs(client) -> None:
 
 
 def test_openai_responses(client) -> None:
-    whole = client.responses.create(model="tiny", input="Hello", max_output_tokens=5)
+    whole = client.responses.create(
+        model="tiny", input="Hello", max_output_tokens=5, temperature=0.0
+    )
     assert whole.status == "incomplete"
     assert whole.usage.output_tokens == 5
     tool = {"type": "function", "name": "add", "parameters": PARAMETERS, "strict": True}
@@ -216,7 +220,7 @@ def test_anthropic(tools_server) -> None:
         greedy = {"temperature": 0.0}  # the library has no argument for it any more
         counted = client.messages.count_tokens(model="tiny", messages=MESSAGES, system="Be brief.")
         plain = client.messages.create(
-            model="tiny", max_tokens=4, messages=MESSAGES, system="Be brief."
+            model="tiny", max_tokens=4, messages=MESSAGES, system="Be brief.", extra_body=greedy
         )
         assert plain.stop_reason == "max_tokens"
         used = plain.usage.input_tokens + plain.usage.cache_read_input_tokens
