@@ -132,11 +132,11 @@ def test_the_pace_keeps_steps_short() -> None:
     for _ in range(60):
         pace.observe(8, 0, 0.006)
         pace.observe(8, 40, 0.006 + 40 * 0.0003)
-    assert pace.allowance(8) == 22  # 6 ms and 22 x 0.3 ms are 2.1 steps
+    assert pace.allowance(8) == 16  # 6 ms and 16 x 0.3 ms are 1.8 steps
     pace.observe(8, 0, 5.0)  # one stall is forgotten soon
     for _ in range(40):
         pace.observe(8, 0, 0.006)
-    assert pace.allowance(8) == pytest.approx(22, abs=1)
+    assert pace.allowance(8) == pytest.approx(16, abs=1)
     for _ in range(63):
         pace.observe(8, 16, 1.0)
     assert pace.allowance(8) == 8  # prompts get on in any case
@@ -188,5 +188,5 @@ def test_streams_hardly_notice_a_long_prompt(monkeypatch: pytest.MonkeyPatch) ->
     gaps = np.concatenate([np.diff(times) for request, times in streams.items() if request != long])
     assert np.percentile(gaps, 99) <= 3 * np.median(gaps)
     assert streams[long][0] - now[0] < 0  # it got its answer, too
-    # The prompt took no longer than twice what it takes alone, 2,016 x 0.33 ms.
-    assert streams[long][0] - streams[0][99] < 2 * 2016 * 0.00033
+    # Of 1.8 steps' time 0.8 are the prompt's: 2.25 times what it takes alone, 2,016 x 0.33 ms.
+    assert streams[long][0] - streams[0][99] < 2.4 * 2016 * 0.00033

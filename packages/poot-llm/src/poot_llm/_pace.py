@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Pace"]
 
-_LONGEST_STEP = 2.1
+_LONGEST_STEP = 1.8
 """Length of a step with a prompt in it, in steps without: streams then see gaps of about this.
 Three times would be too long; the rest is room for steps that take longer than was foreseen."""
 _LEAST_TOKENS = 8
@@ -43,7 +43,7 @@ class Pace:
         >>> pace.observe(4, 0, 0.006)
         >>> pace.observe(4, 100, 0.026)
         >>> pace.allowance(4)
-        33
+        24
         """
         if self._fixed is not None:
             return self._fixed
