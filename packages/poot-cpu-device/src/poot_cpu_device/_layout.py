@@ -20,7 +20,7 @@ __all__ = [
 
 BLOCK_BYTES = 1024
 CLOSED = 0xFFFFFFFF  # the lower half of a claim while there is no open launch
-MOST_CLAIMS = 8
+MOST_CLAIMS = 8  # parts of a launch that threads take tiles of
 
 
 class Team:
@@ -29,9 +29,7 @@ class Team:
     The first line describes the open launch: whoever waits for it gets all of it with one transfer.
     """
 
-    CLAIM = (
-        0  # u32: first tile of the first part that is not taken; u32: serial number of the launch
-    )
+    CLAIM = 0  # u32: first tile of part 0 that no thread has taken; u32: serial of the launch
     SERIAL = 4  # the upper half of CLAIM, what waiting threads watch and sleep on
     KERNEL = 8  # ptr
     ARGUMENTS = 16  # ptr

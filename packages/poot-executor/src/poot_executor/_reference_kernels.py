@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from poot_core import DType, bf16, dtype_by_name, f32, i8, i32, u8
 from poot_executor._load_host import row_bytes
 from poot_kernelgen import (
+    EIGHT_BIT,
     ArgmaxRequest,
     AttendRequest,
     ContractionRequest,
@@ -125,7 +126,7 @@ def _row_program(request: RowProgram, a: _Arguments) -> None:
 
 
 def _targets(output: RowOutput, rows: int, shape: Sequence[int], a: _Arguments) -> list[Array]:
-    if output.kind in {"i8", "i8r", "u8r"}:
+    if output.kind in EIGHT_BIT:
         return _quantised(output.kind, rows, prod(shape), a)
     if output.kind == "bf16":
         return [a.array(bf16, (rows, *shape)).view(np.uint16)]
@@ -172,7 +173,7 @@ def _contraction(request: ContractionRequest, a: _Arguments) -> None:
     total = 2 * n if request.gated else n
     weight = _logical(a.value(), request.weight, total, k, gated=request.gated)
     activation: Any
-    if request.activation in {"i8", "i8r", "u8r"}:
+    if request.activation in EIGHT_BIT:
         arrays: list[Any] = _quantised(request.activation, rows, k, a)
         if request.activation == "u8r":
             arrays = [_lift(x).view(np.int8) if x.dtype == np.uint8 else x for x in arrays]

@@ -20,6 +20,7 @@ from poot_executor._row_builder import RowBuilder
 from poot_executor._weights import Constant, Matrix, Vector
 from poot_graph_ir import PRIMITIVES, Equation, Graph, Literal, Storage, Value
 from poot_kernelgen import (
+    EIGHT_BIT,
     AttendRequest,
     ContractionRequest,
     GatherRequest,
@@ -209,7 +210,7 @@ class _Scheduler:
         elements = 1
         for dim in static_shape(maker, value):
             elements *= dim
-        if maker.op == "quantise" and maker.attributes["kind"] in {"i8", "i8r", "u8r"}:
+        if maker.op == "quantise" and maker.attributes["kind"] in EIGHT_BIT:
             groups = elements // _I8_BLOCK
             plain = (elements, 4 * groups, 4 * groups)
             return plain if maker.attributes["kind"] == "i8" else (*plain, elements, 4 * groups)

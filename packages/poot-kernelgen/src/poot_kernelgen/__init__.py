@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from poot_kernelgen.requests import (
+    EIGHT_BIT,
     SAMPLE_FIELDS,
+    WITH_RESIDUAL,
     Activation,
     ArgmaxRequest,
     AttendRequest,
@@ -39,7 +41,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "EIGHT_BIT",
     "SAMPLE_FIELDS",
+    "WITH_RESIDUAL",
     "Activation",
     "ArgmaxRequest",
     "AttendRequest",

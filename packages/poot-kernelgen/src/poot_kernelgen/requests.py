@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 __all__ = [
+    "EIGHT_BIT",
     "SAMPLE_FIELDS",
+    "WITH_RESIDUAL",
     "Activation",
     "ArgmaxRequest",
     "AttendRequest",
@@ -49,6 +51,10 @@ Activation = Literal["f32", "bf16", "i8", "i8r", "u8r"]
 (``RowOutput.outlier``), the rounding error of the block in 256ths of its scale as well: outlier channels
 cost most of the accuracy of ``i8``. ``u8r``: ``i8r`` with both planes of codes 128 more, as u8:
 instructions that multiply unsigned by signed bytes then take signed weights, whose zero is free."""
+EIGHT_BIT: frozenset[str] = frozenset({"i8", "i8r", "u8r"})
+"""Kinds of activations in 8 bits: codes, scales and sums, of which products are integers."""
+WITH_RESIDUAL: frozenset[str] = frozenset({"i8r", "u8r"})
+"""Those with a second plane of codes and its scales."""
 
 
 # --- Row programs: everything pointwise, normalising, rotary, quantising --------------------------

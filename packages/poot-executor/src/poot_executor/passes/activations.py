@@ -10,7 +10,7 @@ from poot_core import bf16, i8
 from poot_executor._rewrite import fresh_values, leading_symbol
 from poot_executor._weights import Matrix
 from poot_graph_ir import Equation, Graph, TensorType, Value
-from poot_kernelgen import Activation, takes_lifted
+from poot_kernelgen import WITH_RESIDUAL, Activation, takes_lifted
 
 __all__ = ["RoundActivations", "choose_activation"]
 
@@ -69,7 +69,7 @@ class RoundActivations:
             activation = self.choose(matrix)
             x = equation.inputs[0]
             if activation != "f32":
-                outlier = self._outlier(equation) if activation in {"i8r", "u8r"} else 0.0
+                outlier = self._outlier(equation) if activation in WITH_RESIDUAL else 0.0
                 key = (x.id, activation, outlier)
                 if key not in rounded:
                     kind = TensorType(x.shape, bf16 if activation == "bf16" else i8)

@@ -9,7 +9,7 @@ from poot_kernel import IRBuilder, Value
 from poot_kernelgen.contraction._codec import ROWS, STEP
 from poot_kernelgen.contraction._epilogue import apply_nodes
 from poot_kernelgen.contraction._shapes import shape_of
-from poot_kernelgen.requests import ContractionRequest
+from poot_kernelgen.requests import EIGHT_BIT, WITH_RESIDUAL, ContractionRequest
 
 __all__ = ["Frame", "open_frame"]
 
@@ -53,12 +53,12 @@ class Frame:
     @property
     def in_bytes(self) -> bool:
         """Whether activations are rounded to 8 bits."""
-        return self.request.activation in {"i8", "i8r", "u8r"}
+        return self.request.activation in EIGHT_BIT
 
     @property
     def has_residual(self) -> bool:
         """Whether some blocks keep what rounding lost."""
-        return self.request.activation in {"i8r", "u8r"}
+        return self.request.activation in WITH_RESIDUAL
 
     @property
     def is_lifted(self) -> bool:
@@ -100,7 +100,7 @@ def open_frame(request: ContractionRequest, name: str, grid: list[str]) -> Frame
     """Declare the parameters of a contraction kernel in the request's order."""
     b = IRBuilder(name, level="tile", grid=grid)
     weight = b.raw("weight")
-    if request.activation in {"i8", "i8r", "u8r"}:
+    if request.activation in EIGHT_BIT:
         code = u8 if request.activation == "u8r" else i8
         blocks = f"K // {STEP}"
         x = (

@@ -16,7 +16,7 @@ from poot_kernelgen.contraction._kernel import open_frame
 from poot_kernelgen.contraction._pack import build_pack
 from poot_kernelgen.contraction._streamed import build_streamed
 from poot_kernelgen.contraction.matrix import build_matrix, suits_matrix
-from poot_kernelgen.requests import ContractionRequest, GatherRequest, PackRequest
+from poot_kernelgen.requests import EIGHT_BIT, ContractionRequest, GatherRequest, PackRequest
 
 __all__ = ["generate_contraction", "generate_gather", "generate_pack"]
 
@@ -52,7 +52,7 @@ def generate_contraction(
     if caps.max_workgroup > 1:
         return gpu.generate_contraction(request, caps)
     source, activation = request.weight.source, request.activation
-    if activation in {"i8", "i8r", "u8r"} and is_dense(source):
+    if activation in EIGHT_BIT and is_dense(source):
         raise UnsupportedError(
             f"weights stored as {source} take f32 or bf16 activations, not {activation}"
         )

@@ -16,7 +16,7 @@ from poot_kernelgen.reference._activation import (
 )
 from poot_kernelgen.reference._kv import kv_write
 from poot_kernelgen.reference._nodes import evaluate_node
-from poot_kernelgen.requests import RowProgram
+from poot_kernelgen.requests import EIGHT_BIT, RowProgram
 
 __all__ = ["run_row_program"]
 
@@ -78,7 +78,7 @@ def _store(
     full = np.ascontiguousarray(np.broadcast_to(value, (rows, *value.shape[1:])))
     if output.kind == "plain":
         return full
-    if output.kind in {"i8", "i8r", "u8r"}:
+    if output.kind in EIGHT_BIT:
         return quantise_activation(
             _flat(full), outlier=output.outlier if output.kind != "i8" else None
         )

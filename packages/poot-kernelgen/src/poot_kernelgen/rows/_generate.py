@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from poot_core import DType, Target, UnsupportedError, bf16, dtype_by_name, f32, i8, i32, i64, u8
-from poot_kernel import IRBuilder, KernelFunction, Value
+from poot_kernel import ArrayType, IRBuilder, KernelFunction, Value
 from poot_kernelgen._lanes import lane_count
-from poot_kernelgen.requests import KvLayout, RowOutput, RowProgram
+from poot_kernelgen.requests import EIGHT_BIT, KvLayout, RowOutput, RowProgram
 from poot_kernelgen.rows._elements import Elements, Place, Scope
 from poot_kernelgen.rows._loops import (
     Nest,
@@ -72,7 +72,6 @@ class _RowKernel:
         self.elements = Elements(self.plan, self.b)
         self.outputs: list[list[Value]] = []
         self.status: Value | None = None
-        self._is_lifted = False
 
     # ---- arguments
 
@@ -106,7 +105,7 @@ class _RowKernel:
 
     def _output(self, index: int, output: RowOutput) -> list[Value]:
         size, name, b = self.plan.size(output.value), f"output{index}", self.b
-        if output.kind in {"i8", "i8r", "u8r"}:
+        if output.kind in EIGHT_BIT:
             code = u8 if output.kind == "u8r" else i8
             blocks = size // _BLOCK
             arrays = [
@@ -269,8 +268,7 @@ class _RowKernel:
 
     def _write_output(self, index: int, output: RowOutput) -> None:
         arrays = self.outputs[index]
-        if output.kind in {"i8", "i8r", "u8r"}:
-            self._is_lifted = output.kind == "u8r"
+        if output.kind in EIGHT_BIT:
             self._quantise(output.value, arrays, output.outlier)
         elif output.kind == "kv":
             self._write_kv(output, arrays)
@@ -286,7 +284,7 @@ class _RowKernel:
         With residuals (five arrays) the row is read once more before, for its root mean square.
         """
         if self.is_shared:
-            if self._is_lifted:
+            if _is_lifted(arrays[0]):
                 raise UnsupportedError("GPU row programs store codes as i8, not lifted to u8")
             self._quantise_shared(value, arrays, outlier)
             return
@@ -312,7 +310,7 @@ class _RowKernel:
             largest = self._largest(x)
             scaled, scale, inverse = self._round(x, largest, count)
             codes, scales, sums, *rest = arrays
-            b.store(codes, [self.row, index], self._as_codes(scaled))
+            b.store(codes, [self.row, index], self._as_codes(scaled, codes))
             b.store(scales, [self.row, loop.index], scale)
             total = b.mul(scale, self._total(scaled))
             if limit is not None:
@@ -372,20 +370,21 @@ class _RowKernel:
                 low, high = (b.splat(b.constant(edge), count) for edge in (-127.0, 127.0))
                 scaled = b.minimum(b.maximum(b.unary("rint", lost), low), high)
                 scale = b.mul(scale, 1 / 256)
-                b.store(codes, [self.row, index], self._as_codes(scaled))
+                b.store(codes, [self.row, index], self._as_codes(scaled, codes))
                 b.store(scales, [self.row, block], scale)
                 branch.yield_(b.mul(scale, self._total(scaled)))
             with branch.otherwise():
                 zero = b.constant(0.0)
-                b.store(codes, [self.row, index], self._as_codes(b.splat(zero, count)))
+                b.store(codes, [self.row, index], self._as_codes(b.splat(zero, count), codes))
                 b.store(scales, [self.row, block], zero)
                 branch.yield_(zero)
         return branch.result
 
-    def _as_codes(self, rounded: Value) -> Value:
+    def _as_codes(self, rounded: Value, array: Value) -> Value:
+        """Return rounded values as the array of codes has them."""
         b = self.b
         codes = b.convert(rounded, i8)
-        return b.xor(b.bitcast(codes, u8), 128) if self._is_lifted else codes
+        return b.xor(b.bitcast(codes, u8), 128) if _is_lifted(array) else codes
 
     def _largest(self, x: Value) -> Value:
         b = self.b
@@ -525,3 +524,9 @@ class _RowKernel:
     def _value_offset(position: Position, heads: int, dim: int, tokens: int) -> Position:
         head, element = unflatten(position, (heads, dim))
         return flatten([head, element], (heads, dim * tokens))
+
+
+def _is_lifted(codes: Value) -> bool:
+    """Whether an array holds codes as u8, 128 more than they are."""
+    assert isinstance(codes.type, ArrayType)
+    return codes.type.dtype is u8

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from poot_core import UnsupportedError
-from poot_kernelgen.requests import RowNode, RowProgram
+from poot_kernelgen.requests import EIGHT_BIT, RowNode, RowProgram
 from poot_kernelgen.rows._views import VIEWS
 
 __all__ = ["RowPlan"]
@@ -106,7 +106,7 @@ class RowPlan:
         """
         for index, output in enumerate(self.program.outputs):
             size = self.size(output.value)
-            if output.kind in {"i8", "i8r", "u8r"} and size % 32:
+            if output.kind in EIGHT_BIT and size % 32:
                 raise UnsupportedError(
                     f"output {index} of a row program is quantised in blocks of 32, "
                     f"its rows have {size} elements"
