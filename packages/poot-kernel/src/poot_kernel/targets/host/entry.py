@@ -50,9 +50,18 @@ def lower_host(function: KernelFunction, target: Target) -> str:
         "}",
         *_entry(function),
         *e.metadata,
+        *(_ALIGNED_STACK if target.arch.startswith("x86") else ()),
     ]
     return "\n".join(text) + "\n"
 
+
+# The entry aligns the stack to a vector and the body keeps it so. The compiler does not align it of
+# its own accord once registers run out, and spilled vectors across two cache lines then made the same
+# kernel 1.6 times slower in processes whose stack happened to start so.
+_ALIGNED_STACK = (
+    "!llvm.module.flags = !{!9999}",
+    '!9999 = !{i32 1, !"override-stack-alignment", i32 64}',
+)
 
 _RANGE = "i64 %tile_begin, i64 %tile_end, ptr noalias align 64 %scratch"
 
@@ -119,7 +128,7 @@ def _entry(function: KernelFunction) -> list[str]:
     call = ", ".join([*arguments, "i64 %tile_begin", "i64 %tile_end", "ptr %scratch"])
     return [
         f"define void @{function.name}(ptr %args, i64 %tile_begin, i64 %tile_end, ptr %scratch) "
-        "nounwind {",
+        "nounwind alignstack(64) {",
         "entry:",
         *e.lines,
         f"  call void @{function.name}.body({call})",

@@ -37,7 +37,7 @@ def lower_lane_kernel(kernel: KernelFunction, target: Target) -> str:
     ctx.w.lines = [text]
     signature = (
         f"void @{kernel.name}(ptr noalias %args, i64 %begin, i64 %end, ptr noalias %scratch) "
-        "nounwind"
+        "nounwind alignstack(64)"
     )
     return ctx.w.module(signature)
 
