@@ -14,16 +14,17 @@ from poot_kernel import Layout, Value
 from poot_kernelgen.contraction._codec import ROWS, STEP, Codec, codec_of
 from poot_kernelgen.contraction._decode import StepReader
 from poot_kernelgen.contraction._kernel import Frame
+from poot_kernelgen.contraction._residual import MARKED_ROWS, Marks
 from poot_kernelgen.contraction._streamed import PREFETCH_BYTES, group_bytes
 from poot_kernelgen.contraction._sums import (
-    ByteActivation,
     ByteOperand,
     add_bytes,
-    any_bits,
+    add_residual,
     byte_operand,
     float_weights,
     is_signed,
     lift,
+    read_bytes,
 )
 
 __all__ = ["ROW_BLOCK", "blocked_columns", "build_blocked"]
@@ -33,7 +34,6 @@ ROW_BLOCK = 256
 
 _GROUPS = 2
 _TILE_ROWS = 8
-_MARKED = 8  # steps whose residuals are looked for at once
 _BYTE_CHUNK = 24  # steps of k decoded at once: about 30 KB
 _FLOAT_CHUNK = 12  # 48 KB
 _CODE_BYTES = ROWS * STEP
@@ -128,44 +128,71 @@ def build_blocked(frame: Frame) -> None:
     chunk_steps = _chunk(frame)
     nbytes = _GROUPS * chunk_steps * _slot_bytes(frame, codec)
     slots = _Slots(frame=frame, codec=codec, memory=b.shared_alloc(u8, [nbytes]))
-    sums = b.shared_alloc(f32, [_GROUPS, ROW_BLOCK, ROWS])
+    # The second plane of sums is that of the residuals.
+    planes = 2 if frame.has_residual else 1
+    sums = b.shared_alloc(f32, [planes * _GROUPS, ROW_BLOCK, ROWS])
     # Formats with two groups a step want lifted activations: if need be, lifted here for all of the
     # weight rows.
-    lifted: list[Value] = []
+    lifted: Value | None = None
     if frame.in_bytes and codec.groups > 1 and not frame.is_lifted:
-        planes = 2 if frame.has_residual else 1
-        lifted = [b.shared_alloc(u8, [_TILE_ROWS, chunk_steps * STEP]) for _ in range(planes)]
-    marks = b.shared_alloc(i32, [chunk_steps]) if frame.has_residual else None
+        lifted = b.shared_alloc(u8, [_TILE_ROWS, chunk_steps * STEP])
     unit = b.workgroup_id(0)
     first = b.mul(b.workgroup_id(1), ROW_BLOCK)
     end = b.minimum(b.add(first, ROW_BLOCK), frame.m)
+    marks: Marks | None = None
+    if frame.has_residual:
+        words = b.shared_alloc(i32, [ROW_BLOCK // MARKED_ROWS, chunk_steps])
+        marks = Marks(frame, words, first, end)
     steps = b.shr(frame.k, 5)
     zero = b.tile_zeros((_TILE_ROWS, ROWS), f32)
-    for group in range(_GROUPS):
+    for number in range(planes * _GROUPS):
         with b.for_(0, b.sub(end, first), _TILE_ROWS) as clear:
-            b.store_tile(sums, zero, [group, clear.index, 0])
+            b.store_tile(sums, zero, [number, clear.index, 0])
     with b.for_(0, steps, chunk_steps) as chunk:
         span = chunk.index, b.minimum(b.add(chunk.index, chunk_steps), steps)
         for group in range(_GROUPS):
             _decode_chunk(slots, unit, group, span)
         with b.for_(first, end, _TILE_ROWS) as loop:
             rows = frame.rows(loop.index, _TILE_ROWS)
-            for plane, memory in enumerate(lifted):
-                _lift_rows(slots, (3 * plane, memory), rows, span)
-            if marks is not None:
-                _mark_residuals(frame, marks, rows, span)
+            if lifted is not None:
+                _lift_rows(slots, lifted, rows, span)
             for group in range(_GROUPS):
                 place = [group, b.sub(loop.index, first), 0]
-                _add_chunk(slots, _Scratch(sums, lifted, marks), rows, place, span)
+                _add_chunk(slots, _Scratch(sums, lifted), rows, place, span)
+        if marks is not None:
+            _add_residuals(slots, marks, sums, span)
     width = blocked_columns(frame.request.gated)
     with b.for_(first, end, _TILE_ROWS) as loop:
         row, column = b.sub(loop.index, first), b.mul(unit, width)
-        parts = [b.copy(sums, [g, row, 0], (_TILE_ROWS, ROWS)) for g in range(_GROUPS)]
+        parts = [_total(frame, sums, group, row) for group in range(_GROUPS)]
         if frame.request.gated:
             frame.finish(parts, loop.index, column)
         else:
             for group, part in enumerate(parts):
                 frame.finish([part], loop.index, b.add(column, group * ROWS))
+
+
+def _total(frame: Frame, sums: Value, group: int, row: Value) -> Value:
+    """Return the sums of a tile of rows, those of residuals added."""
+    b = frame.b
+    total = b.copy(sums, [group, row, 0], (_TILE_ROWS, ROWS))
+    if not frame.has_residual:
+        return total
+    lost = b.copy(sums, [_GROUPS + group, row, 0], (_TILE_ROWS, ROWS))
+    return b.map(lambda x, y: b.add(x, y), total, lost)
+
+
+def _add_residuals(slots: _Slots, marks: Marks, sums: Value, steps: tuple[Value, Value]) -> None:
+    """Add the residuals of a chunk row by row: most rows have none at most steps."""
+    b = slots.frame.b
+    marks.note(steps)
+    with marks.each(steps) as found:
+        for group in range(_GROUPS):
+            place = [_GROUPS + group, found.row, 0]
+            weights = slots.load_bytes(slots.address(group, found.number))
+            rest = b.copy(sums, place, (1, ROWS), space="accumulator")
+            rest = add_residual(b, slots.codec, weights, found.residual, rest)
+            b.store_tile(sums, rest, place)
 
 
 def _decode_chunk(slots: _Slots, unit: Value, part: int, steps: tuple[Value, Value]) -> None:
@@ -189,29 +216,13 @@ def _decode_chunk(slots: _Slots, unit: Value, part: int, steps: tuple[Value, Val
             b.store_tile(slots.memory, values, at, layout=Layout.parse(_VALUES))
 
 
-def _lift_rows(
-    slots: _Slots, plane: tuple[int, Value], rows: Value, steps: tuple[Value, Value]
-) -> None:
-    """Copy the rows of activation array ``plane[0]`` to scratch, lifted."""
+def _lift_rows(slots: _Slots, memory: Value, rows: Value, steps: tuple[Value, Value]) -> None:
+    """Copy the codes of rows to scratch, lifted."""
     frame, b = slots.frame, slots.frame.b
     at_once = 2 if slots.codec.format.block_elements % (2 * STEP) == 0 else 1
     with b.for_(steps[0], steps[1], at_once) as loop:
-        codes = frame.activation(plane[0], rows, b.mul(loop.index, STEP), at_once * STEP)
-        b.store_tile(plane[1], lift(b, codes), [0, b.mul(b.sub(loop.index, steps[0]), STEP)])
-
-
-def _mark_residuals(frame: Frame, marks: Value, rows: Value, steps: tuple[Value, Value]) -> None:
-    """Note for each step of a chunk whether any of the rows has a residual there."""
-    b = frame.b
-
-    def mark(start: Value, end: Value, width: int) -> None:
-        with b.for_(start, end, width) as loop:
-            bits = any_bits(b, frame.activation(4, rows, loop.index, width))
-            b.store_tile(marks, b.reshape(bits, (width,)), b.sub(loop.index, steps[0]))
-
-    whole = b.add(steps[0], b.and_(b.sub(steps[1], steps[0]), -_MARKED))
-    mark(steps[0], whole, _MARKED)
-    mark(whole, steps[1], 1)
+        codes = frame.activation(0, rows, b.mul(loop.index, STEP), at_once * STEP)
+        b.store_tile(memory, lift(b, codes), [0, b.mul(b.sub(loop.index, steps[0]), STEP)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,14 +230,12 @@ class _Scratch:
     """What a workgroup keeps of a block of rows.
 
     Attributes:
-        sums: (groups, rows, 16) f32 accumulators.
-        lifted: (rows of a tile, k of a chunk) u8 activations and residuals, for formats that take them.
-        marks: (steps of a chunk) i32: not 0 where a row of the tile has a residual; None without such.
+        sums: (groups, rows, 16) f32 accumulators, then as many of residuals.
+        lifted: (rows of a tile, k of a chunk) u8 activations, for formats that take them so; or None.
     """
 
     sums: Value
-    lifted: list[Value]
-    marks: Value | None
+    lifted: Value | None
 
 
 def _add_chunk(
@@ -242,10 +251,8 @@ def _add_chunk(
         with pipe.load() as step:
             x = frame.step_activations(rows, step, b.mul(step, STEP))
             number = b.sub(step, steps[0])
-            for plane, copied in enumerate(scratch.lifted):
-                x[3 * plane] = b.copy(copied, [0, b.mul(number, STEP)], (_TILE_ROWS, STEP))
-            if scratch.marks is not None:
-                x[4] = b.copy(scratch.marks, number, (1,))
+            if scratch.lifted is not None:
+                x[0] = b.copy(scratch.lifted, [0, b.mul(number, STEP)], (_TILE_ROWS, STEP))
             pipe.yield_(*x)
         with pipe.compute() as x:
             group = place[0]
@@ -253,11 +260,8 @@ def _add_chunk(
             at = slots.address(group, b.sub(pipe.index, steps[0]))
             total = pipe.carried[0]
             if frame.in_bytes:
-                rest = None
-                if scratch.marks is not None:
-                    rest = x[3], b.compare("ne", b.tile_element(x[4], (0,)), 0)
-                found = ByteActivation(x[0], x[1], x[2], rest)
-                total = add_bytes(b, codec, slots.load_bytes(at), found, total)
+                values, _ = read_bytes(x)
+                total = add_bytes(b, codec, slots.load_bytes(at), values, total)
             else:
                 values = b.copy(slots.memory, at, layout=Layout.parse(_VALUES), dtype=f32)
                 total = b.mma(x[0], values, total, signature="fma_chain")

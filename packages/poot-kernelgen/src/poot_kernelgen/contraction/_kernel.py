@@ -66,14 +66,17 @@ class Frame:
         return self.request.activation == "u8r"
 
     def step_activations(self, rows: Value, step: Value, column: Value) -> list[Value]:
-        """Return the tiles of all activation arrays for a step of 32 k."""
+        """Return the tiles of the activation arrays for a step of 32 k, without residuals."""
         tiles = [self.activation(0, rows, column, STEP)]
         if self.in_bytes:
             tiles += [self.activation(number, rows, step, 1) for number in (1, 2)]
-        if self.has_residual:
-            tiles.append(self.activation(3, rows, column, STEP))
-            tiles.append(self.activation(4, rows, step, 1))
         return tiles
+
+    def step_residuals(self, rows: Value, step: Value, column: Value) -> list[Value]:
+        """Return the tiles of the residuals, if there are any: codes and scales."""
+        if not self.has_residual:
+            return []
+        return [self.activation(3, rows, column, STEP), self.activation(4, rows, step, 1)]
 
     def finish(self, sums: list[Value], row: Value, column: Value) -> None:
         """Apply the epilogue to (rows, columns) accumulators and store the result at (row, column).

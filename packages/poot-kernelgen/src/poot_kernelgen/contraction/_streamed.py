@@ -6,13 +6,17 @@ group is read once from memory and again from the cache.
 
 from __future__ import annotations
 
-from poot_core import f32
+from poot_core import f32, i32
 from poot_kernel import Value
 from poot_kernelgen.contraction._codec import ROWS, STEP, Codec, codec_of, dense_bytes, is_dense
 from poot_kernelgen.contraction._decode import Step, StepReader
 from poot_kernelgen.contraction._kernel import Frame
+from poot_kernelgen.contraction._shapes import shape_of
 from poot_kernelgen.contraction._sums import (
+    ByteOperand,
+    ByteResidual,
     add_bytes,
+    add_residual,
     byte_operand,
     dense_tile,
     float_weights,
@@ -36,6 +40,8 @@ def build_streamed(frame: Frame, tile_rows: tuple[int, ...], row_block: int | No
         row_block: Rows of a workgroup; None for all.
     """
     b = frame.b
+    # Sums of residuals are in scratch: few steps touch them, and registers are for the others.
+    rest = b.shared_alloc(f32, [max(tile_rows), ROWS]) if frame.has_residual else None
     group = b.workgroup_id(0)
     start: Value | int = 0
     end = frame.m
@@ -45,7 +51,7 @@ def build_streamed(frame: Frame, tile_rows: tuple[int, ...], row_block: int | No
 
     def walk(count: int) -> None:
         with b.for_(start, end, count) as loop:
-            _tile(frame, group, loop.index, count)
+            _tile(frame, rest, group, loop.index, count)
 
     def choose(sizes: tuple[int, ...]) -> None:
         if len(sizes) == 1:
@@ -60,17 +66,18 @@ def build_streamed(frame: Frame, tile_rows: tuple[int, ...], row_block: int | No
     choose(tile_rows)
 
 
-def _tile(frame: Frame, group: Value, row: Value, count: int) -> None:
+def _tile(frame: Frame, rest: Value | None, group: Value, row: Value, count: int) -> None:
     b = frame.b
     rows = frame.rows(row, count)
     halves = 2 if frame.request.gated else 1
     sums = [
-        _accumulate(frame, b.add(b.mul(group, halves), half), rows, count) for half in range(halves)
+        _accumulate(frame, rest, b.add(b.mul(group, halves), half), rows, count)
+        for half in range(halves)
     ]
     frame.finish(sums, row, b.mul(group, ROWS))
 
 
-def _accumulate(frame: Frame, group: Value, rows: Value, count: int) -> Value:
+def _accumulate(frame: Frame, rest: Value | None, group: Value, rows: Value, count: int) -> Value:
     source = frame.request.weight.source
     if is_dense(source):
         return _accumulate_dense(frame, source, group, rows, count)
@@ -79,6 +86,8 @@ def _accumulate(frame: Frame, group: Value, rows: Value, count: int) -> Value:
     base = b.mul(group, group_bytes(frame, codec))
     reader = StepReader(b, frame.weight, codec)
     start = b.tile_zeros((count, ROWS), f32)
+    if rest is not None:
+        b.store_tile(rest, start, [0, 0])
     with b.pipeline(0, b.shr(frame.k, 5), 1, [start]) as pipe:
         with pipe.load() as step:
             header, at = reader.step_address(base, step)
@@ -88,6 +97,7 @@ def _accumulate(frame: Frame, group: Value, rows: Value, count: int) -> Value:
             decoded = reader.read(header, at)
             column = b.mul(step, STEP)
             x = frame.step_activations(rows, step, column)
+            x += frame.step_residuals(rows, step, column)
             pipe.yield_(decoded.codes, *decoded.scales, *(decoded.mins or []), *x)
         with pipe.compute() as tiles:
             step_tiles, x_tiles = tiles[: len(tiles) - len(x)], tiles[len(tiles) - len(x) :]
@@ -95,11 +105,29 @@ def _accumulate(frame: Frame, group: Value, rows: Value, count: int) -> Value:
             acc = pipe.carried[0]
             if frame.in_bytes:
                 operand = byte_operand(b, codec, again, is_lifted=frame.is_lifted)
-                acc = add_bytes(b, codec, operand, read_bytes(b, x_tiles), acc)
+                values, residual = read_bytes(x_tiles)
+                acc = add_bytes(b, codec, operand, values, acc)
+                if rest is not None and residual is not None:
+                    _add_where_some(frame, codec, operand, residual, rest)
             else:
                 acc = b.mma(x_tiles[0], float_weights(b, codec, again), acc, signature="fma_chain")
             pipe.yield_(acc)
-    return pipe.result
+    if rest is None:
+        return pipe.result
+    lost = b.copy(rest, [0, 0], (count, ROWS))
+    return b.map(lambda total, r: b.add(total, r), pipe.result, lost)
+
+
+def _add_where_some(
+    frame: Frame, codec: Codec, weights: ByteOperand, x: ByteResidual, rest: Value
+) -> None:
+    """Add the residuals of a tile to their sums if some row has one."""
+    b = frame.b
+    count = shape_of(x.scales)[0]
+    bits = b.reduce(b.map(lambda v: b.bitcast(v, i32), x.scales), 0, "or")
+    with b.if_(b.compare("ne", b.tile_element(bits, (0, 0)), 0)) as branch, branch.then():
+        sums = b.copy(rest, [0, 0], (count, ROWS), space="accumulator")
+        b.store_tile(rest, add_residual(b, codec, weights, x, sums), [0, 0])
 
 
 def _regroup(codec: Codec, tiles: list[Value]) -> Step:

@@ -18,8 +18,9 @@ from poot_kernelgen.contraction._shapes import dtype_of, shape_of, width_of
 __all__ = [
     "ByteActivation",
     "ByteOperand",
+    "ByteResidual",
     "add_bytes",
-    "any_bits",
+    "add_residual",
     "byte_operand",
     "dense_tile",
     "float_weights",
@@ -98,135 +99,92 @@ class ByteActivation:
         codes: (m, 32) i8, or u8 ones that were lifted before.
         scales: (m, 1) f32.
         sums: (m, 1) f32: scale * sum of codes, residuals included.
-        residual: Codes of what rounding lost, in 256ths of the scales, and whether any row has some;
-            or None.
     """
 
     codes: Value
     scales: Value
     sums: Value
-    residual: tuple[Value, Value] | None = None
 
 
-def read_bytes(b: IRBuilder, tiles: list[Value]) -> ByteActivation:
+@dataclass(frozen=True, slots=True)
+class ByteResidual:
+    """What rounding to ``ByteActivation`` lost, in 8 bits again.
+
+    Attributes:
+        codes: (m, 32) i8, or u8 ones that were lifted before.
+        scales: (m, 1) f32; 0 in rows without residual.
+    """
+
+    codes: Value
+    scales: Value
+
+
+def read_bytes(tiles: list[Value]) -> tuple[ByteActivation, ByteResidual | None]:
     """Return the tiles of the activation arrays, in the request's order, as one step."""
-    if len(tiles) == 3:
-        return ByteActivation(tiles[0], tiles[1], tiles[2])
-    has_some = b.compare("ne", b.tile_element(any_bits(b, tiles[4]), (0, 0)), 0)
-    return ByteActivation(tiles[0], tiles[1], tiles[2], (tiles[3], has_some))
-
-
-def any_bits(b: IRBuilder, scales: Value) -> Value:
-    """Return (1, n) i32: for each block of (m, n) residual scales, 0 if no row has a residual."""
-    return b.reduce(b.map(lambda v: b.bitcast(v, i32), scales), 0, "or")
+    residual = ByteResidual(*tiles[3:]) if len(tiles) > 3 else None
+    return ByteActivation(*tiles[:3]), residual
 
 
 def add_bytes(
     b: IRBuilder, codec: Codec, weights: ByteOperand, x: ByteActivation, acc: Value
 ) -> Value:
     """Return (m, n) f32 accumulators plus a step of exact integer products, scaled once each."""
-    dots = _dots(b, codec, weights, x.codes)
-    mins = weights.mins if codec.groups > 1 else None
-    sums = _group_sums(b, codec, x.codes, shape_of(acc)) if mins is not None else []
-    if x.residual is None:
-        acc = _add_scaled(b, weights, x.scales, dots, sums, acc)
-    else:
-        acc = _add_with_residual(b, codec, weights, x, dots, sums, acc)
+    acc = _add_plane(b, codec, weights, x.codes, x.scales, acc)
     if weights.mins is None or codec.groups > 1:
         return acc
     return b.map(lambda t, low, total: b.fma(low, total, t), acc, weights.mins[0], x.sums)
 
 
-def _add_with_residual(
-    b: IRBuilder,
-    codec: Codec,
-    weights: ByteOperand,
-    x: ByteActivation,
-    dots: list[Value],
-    sums: list[Value],
-    acc: Value,
+def add_residual(
+    b: IRBuilder, codec: Codec, weights: ByteOperand, x: ByteResidual, rest: Value
 ) -> Value:
-    """Add products, those of what rounding lost among them where a row of the tile has some.
+    """Return (m, n) f32 accumulators of residuals plus a step.
 
-    Both are one integer sum in 256ths of the scale, exact in f32 as often as the plain sum is, so a
-    row without residual gets the same bits either way and does not depend on its neighbours.
+    They are a chain of their own, added to the other at its end. A row without residual adds zeros,
+    so it has the same bits whether this runs for its neighbours' sake or not at all. Offsets of
+    formats with one group a step are in ``add_bytes`` already, whose sums include residuals.
     """
-    assert x.residual is not None
-    codes, has_some = x.residual
-
-    def finer(totals: list[Value]) -> list[Value]:
-        return [b.map(lambda v: b.shl(v, 8), total) for total in totals]
-
-    with b.if_(has_some) as branch:
-        with branch.then():
-            scale = b.map(lambda v: b.mul(v, 1 / 256), x.scales)
-            shape = shape_of(acc)
-            both = _dots(b, codec, weights, codes, finer(dots))
-            summed = _group_sums(b, codec, codes, shape, finer(sums)) if sums else []
-            branch.yield_(_add_scaled(b, weights, scale, both, summed, acc))
-        with branch.otherwise():
-            branch.yield_(_add_scaled(b, weights, x.scales, dots, sums, acc))
-    return branch.result
+    return _add_plane(b, codec, weights, x.codes, x.scales, rest)
 
 
-def _dots(
-    b: IRBuilder,
-    codec: Codec,
-    weights: ByteOperand,
-    codes: Value,
-    start: list[Value] | None = None,
-) -> list[Value]:
-    """Return (m, n) i32 products for each group of the step, added to ``start`` if given."""
+def _add_plane(
+    b: IRBuilder, codec: Codec, weights: ByteOperand, codes: Value, scales: Value, acc: Value
+) -> Value:
+    """Return accumulators plus the products, and group sums, of one plane of codes."""
+    dots = _dots(b, codec, weights, codes)
+    if codec.groups > 1:
+        acc = _add_groups(b, acc, scales, dots, weights.scales)
+        if weights.mins is None:
+            return acc
+        return _add_groups(
+            b, acc, scales, _group_sums(b, codec, codes, shape_of(acc)), weights.mins
+        )
+
+    def add(total: Value, d: Value, s: Value, xs: Value) -> Value:
+        return b.fma(b.convert(d, f32), b.mul(s, xs), total)
+
+    return b.map(add, acc, dots[0], weights.scales[0], scales)
+
+
+def _dots(b: IRBuilder, codec: Codec, weights: ByteOperand, codes: Value) -> list[Value]:
+    """Return (m, n) i32 products for each group of the step."""
     shape = (shape_of(codes)[0], width_of(weights.codes))
     if not weights.corrections:
-        first = start[0] if start else b.tile_zeros(shape, i32)
-        return [b.mma(codes, weights.codes, first, signature="exact")]
+        return [b.mma(codes, weights.codes, b.tile_zeros(shape, i32), signature="exact")]
     found: list[Value] = []
     for g, part in enumerate(_lifted_parts(b, codec, codes)):
         first = b.broadcast(weights.corrections[g], shape)
-        if start:
-            first = b.map(lambda s, c: b.add(s, c), start[g], first)
         rows = _rows_of(b, weights.codes, codec.group * g, codec.group)
         found.append(b.mma(part, rows, first, signature="exact"))
     return found
 
 
-def _group_sums(
-    b: IRBuilder,
-    codec: Codec,
-    codes: Value,
-    shape: tuple[int, ...],
-    start: list[Value] | None = None,
-) -> list[Value]:
+def _group_sums(b: IRBuilder, codec: Codec, codes: Value, shape: tuple[int, ...]) -> list[Value]:
     """Return (m, n) i32 sums of the codes of each group of 16, which offsets are multiplied with."""
     ones = b.tile_full((codec.group, shape[1]), b.constant(1, i8))
-    lift_back = b.tile_full(shape, b.constant(-128 * codec.group, i32))
-    found: list[Value] = []
-    for g, part in enumerate(_lifted_parts(b, codec, codes)):
-        first = lift_back
-        if start:
-            first = b.map(lambda s, c: b.add(s, c), start[g], first)
-        found.append(b.mma(part, ones, first, signature="exact"))
-    return found
-
-
-def _add_scaled(
-    b: IRBuilder,
-    weights: ByteOperand,
-    scale: Value,
-    dots: list[Value],
-    sums: list[Value],
-    acc: Value,
-) -> Value:
-    """Return the accumulators plus integer products, and group sums, in the units of ``scale``."""
-    if len(dots) > 1:
-        acc = _add_groups(b, acc, scale, dots, weights.scales)
-        return _add_groups(b, acc, scale, sums, weights.mins) if sums and weights.mins else acc
-
-    def add(total: Value, d: Value, s: Value, xs: Value) -> Value:
-        return b.fma(b.convert(d, f32), b.mul(s, xs), total)
-
-    return b.map(add, acc, dots[0], weights.scales[0], scale)
+    first = b.tile_full(shape, b.constant(-128 * codec.group, i32))
+    parts = _lifted_parts(b, codec, codes)
+    return [b.mma(part, ones, first, signature="exact") for part in parts]
 
 
 def _lifted_parts(b: IRBuilder, codec: Codec, codes: Value) -> list[Value]:
