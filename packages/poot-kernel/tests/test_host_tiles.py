@@ -231,3 +231,20 @@ def test_an_old_processor_is_refused() -> None:
     kernel, _arguments, _num_tiles = views()
     with pytest.raises(UnsupportedError, match="AVX2, FMA and F16C"):
         lower_host(kernel, Target("cpu", "x86-64", frozenset({"sse4.2"})))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_stack_is_aligned_to_a_vector(target: str) -> None:
+    """Spilled vectors would straddle cache lines otherwise, in some processes and not in others."""
+    kernel, _arguments, _num_tiles = views()
+    text = lower_host(kernel, TARGETS[target])
+    entry = next(
+        line for line in text.splitlines() if line.startswith(f"define void @{kernel.name}(")
+    )
+    assert "alignstack(64)" in entry
+    assert '!{i32 1, !"override-stack-alignment", i32 64}' in text
+
+
+def test_other_processors_take_no_stack_alignment() -> None:
+    kernel, _arguments, _num_tiles = views()
+    assert "override-stack-alignment" not in lower_host(kernel, NEON)

@@ -14,7 +14,7 @@ from poot_kernel import Layout, Value
 from poot_kernelgen.contraction._codec import ROWS, STEP, Codec, codec_of
 from poot_kernelgen.contraction._decode import StepReader
 from poot_kernelgen.contraction._kernel import Frame
-from poot_kernelgen.contraction._residual import MARKED_ROWS, Marks
+from poot_kernelgen.contraction._residual import MARKED_ROWS, Marks, open_marks
 from poot_kernelgen.contraction._streamed import PREFETCH_BYTES, group_bytes
 from poot_kernelgen.contraction._sums import (
     ByteOperand,
@@ -33,8 +33,8 @@ ROW_BLOCK = 256
 """Rows of a workgroup: a chunk of weights is decoded once for all of them."""
 
 _GROUPS = 2
-_TILE_ROWS = 8
-_BYTE_CHUNK = 24  # steps of k decoded at once: about 30 KB
+_TILE_ROWS = 4
+_BYTE_CHUNK = 32  # steps of k decoded at once: about 40 KB
 _FLOAT_CHUNK = 12  # 48 KB
 _CODE_BYTES = ROWS * STEP
 _VECTOR_BYTES = ROWS * 4
@@ -128,9 +128,8 @@ def build_blocked(frame: Frame) -> None:
     chunk_steps = _chunk(frame)
     nbytes = _GROUPS * chunk_steps * _slot_bytes(frame, codec)
     slots = _Slots(frame=frame, codec=codec, memory=b.shared_alloc(u8, [nbytes]))
-    # The second plane of sums is that of the residuals.
-    planes = 2 if frame.has_residual else 1
-    sums = b.shared_alloc(f32, [planes * _GROUPS, ROW_BLOCK, ROWS])
+    planes = 2 if frame.has_residual else 1  # the second is that of the residuals
+    sums = [b.shared_alloc(f32, [ROW_BLOCK, ROWS]) for _ in range(planes * _GROUPS)]
     # Formats with two groups a step want lifted activations: if need be, lifted here for all of the
     # weight rows.
     lifted: Value | None = None
@@ -141,13 +140,12 @@ def build_blocked(frame: Frame) -> None:
     end = b.minimum(b.add(first, ROW_BLOCK), frame.m)
     marks: Marks | None = None
     if frame.has_residual:
-        words = b.shared_alloc(i32, [ROW_BLOCK // MARKED_ROWS, chunk_steps])
-        marks = Marks(frame, words, first, end)
+        marks = open_marks(frame, (ROW_BLOCK, chunk_steps), first, end)
     steps = b.shr(frame.k, 5)
     zero = b.tile_zeros((_TILE_ROWS, ROWS), f32)
-    for number in range(planes * _GROUPS):
+    for plane in sums:
         with b.for_(0, b.sub(end, first), _TILE_ROWS) as clear:
-            b.store_tile(sums, zero, [number, clear.index, 0])
+            b.store_tile(plane, zero, [clear.index, 0])
     with b.for_(0, steps, chunk_steps) as chunk:
         span = chunk.index, b.minimum(b.add(chunk.index, chunk_steps), steps)
         for group in range(_GROUPS):
@@ -156,15 +154,14 @@ def build_blocked(frame: Frame) -> None:
             rows = frame.rows(loop.index, _TILE_ROWS)
             if lifted is not None:
                 _lift_rows(slots, lifted, rows, span)
-            for group in range(_GROUPS):
-                place = [group, b.sub(loop.index, first), 0]
-                _add_chunk(slots, _Scratch(sums, lifted), rows, place, span)
+            place = [b.sub(loop.index, first), 0]
+            _add_chunk(slots, _Scratch(sums[:_GROUPS], lifted), rows, place, span)
         if marks is not None:
-            _add_residuals(slots, marks, sums, span)
+            _add_residuals(slots, marks, sums[_GROUPS:], span)
     width = blocked_columns(frame.request.gated)
     with b.for_(first, end, _TILE_ROWS) as loop:
         row, column = b.sub(loop.index, first), b.mul(unit, width)
-        parts = [_total(frame, sums, group, row) for group in range(_GROUPS)]
+        parts = [_total(frame, sums[group::_GROUPS], row) for group in range(_GROUPS)]
         if frame.request.gated:
             frame.finish(parts, loop.index, column)
         else:
@@ -172,27 +169,26 @@ def build_blocked(frame: Frame) -> None:
                 frame.finish([part], loop.index, b.add(column, group * ROWS))
 
 
-def _total(frame: Frame, sums: Value, group: int, row: Value) -> Value:
+def _total(frame: Frame, planes: list[Value], row: Value) -> Value:
     """Return the sums of a tile of rows, those of residuals added."""
     b = frame.b
-    total = b.copy(sums, [group, row, 0], (_TILE_ROWS, ROWS))
-    if not frame.has_residual:
-        return total
-    lost = b.copy(sums, [_GROUPS + group, row, 0], (_TILE_ROWS, ROWS))
-    return b.map(lambda x, y: b.add(x, y), total, lost)
+    total, *lost = [b.copy(plane, [row, 0], (_TILE_ROWS, ROWS)) for plane in planes]
+    return b.map(lambda x, y: b.add(x, y), total, lost[0]) if lost else total
 
 
-def _add_residuals(slots: _Slots, marks: Marks, sums: Value, steps: tuple[Value, Value]) -> None:
-    """Add the residuals of a chunk row by row: most rows have none at most steps."""
+def _add_residuals(
+    slots: _Slots, marks: Marks, sums: list[Value], steps: tuple[Value, Value]
+) -> None:
+    """Add the residuals of a chunk, a few rows at a time: most have none at most steps."""
     b = slots.frame.b
     marks.note(steps)
     with marks.each(steps) as found:
-        for group in range(_GROUPS):
-            place = [_GROUPS + group, found.row, 0]
+        place = [found.row, 0]
+        for group, plane in enumerate(sums):
             weights = slots.load_bytes(slots.address(group, found.number))
-            rest = b.copy(sums, place, (1, ROWS), space="accumulator")
+            rest = b.copy(plane, place, (MARKED_ROWS, ROWS), space="accumulator")
             rest = add_residual(b, slots.codec, weights, found.residual, rest)
-            b.store_tile(sums, rest, place)
+            b.store_tile(plane, rest, place)
 
 
 def _decode_chunk(slots: _Slots, unit: Value, part: int, steps: tuple[Value, Value]) -> None:
@@ -230,11 +226,11 @@ class _Scratch:
     """What a workgroup keeps of a block of rows.
 
     Attributes:
-        sums: (groups, rows, 16) f32 accumulators, then as many of residuals.
+        sums: For each group of weight rows (rows, 16) f32 accumulators.
         lifted: (rows of a tile, k of a chunk) u8 activations, for formats that take them so; or None.
     """
 
-    sums: Value
+    sums: list[Value]
     lifted: Value | None
 
 
@@ -245,9 +241,11 @@ def _add_chunk(
     place: list[Value | int],
     steps: tuple[Value, Value],
 ) -> None:
-    frame, codec, b = slots.frame, slots.codec, slots.frame.b
-    acc = b.copy(scratch.sums, place, (_TILE_ROWS, ROWS), space="accumulator")
-    with b.pipeline(steps[0], steps[1], 1, [acc]) as pipe:
+    """Add the products of a chunk to a tile of rows: one read of activations serves all groups."""
+    frame, b = slots.frame, slots.frame.b
+    shape = (_TILE_ROWS, ROWS)
+    start = [b.copy(plane, place, shape, space="accumulator") for plane in scratch.sums]
+    with b.pipeline(steps[0], steps[1], 1, start) as pipe:
         with pipe.load() as step:
             x = frame.step_activations(rows, step, b.mul(step, STEP))
             number = b.sub(step, steps[0])
@@ -255,15 +253,22 @@ def _add_chunk(
                 x[0] = b.copy(scratch.lifted, [0, b.mul(number, STEP)], (_TILE_ROWS, STEP))
             pipe.yield_(*x)
         with pipe.compute() as x:
-            group = place[0]
-            assert isinstance(group, int)
-            at = slots.address(group, b.sub(pipe.index, steps[0]))
-            total = pipe.carried[0]
-            if frame.in_bytes:
-                values, _ = read_bytes(x)
-                total = add_bytes(b, codec, slots.load_bytes(at), values, total)
-            else:
-                values = b.copy(slots.memory, at, layout=Layout.parse(_VALUES), dtype=f32)
-                total = b.mma(x[0], values, total, signature="fma_chain")
-            pipe.yield_(total)
-    b.store_tile(scratch.sums, pipe.result, place)
+            number = b.sub(pipe.index, steps[0])
+            pipe.yield_(
+                *(
+                    _add_step(slots, slots.address(group, number), x, total)
+                    for group, total in enumerate(pipe.carried)
+                )
+            )
+    for plane, total in zip(scratch.sums, pipe.results, strict=True):
+        b.store_tile(plane, total, place)
+
+
+def _add_step(slots: _Slots, at: Value, x: list[Value], total: Value) -> Value:
+    """Add the products of one step with the weights at an address."""
+    b = slots.frame.b
+    if slots.frame.in_bytes:
+        values, _ = read_bytes(x)
+        return add_bytes(b, slots.codec, slots.load_bytes(at), values, total)
+    weights = b.copy(slots.memory, at, layout=Layout.parse(_VALUES), dtype=f32)
+    return b.mma(x[0], weights, total, signature="fma_chain")

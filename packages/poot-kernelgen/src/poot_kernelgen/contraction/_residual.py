@@ -1,4 +1,4 @@
-"""Which rows have a residual at which steps, so that many rows spend nothing on those without."""
+"""At which steps a few rows have a residual, so that many rows spend little on those without."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from poot_kernelgen.contraction._codec import STEP
 from poot_kernelgen.contraction._kernel import Frame
 from poot_kernelgen.contraction._sums import ByteResidual
 
-__all__ = ["MARKED_ROWS", "MarkedStep", "Marks"]
+__all__ = ["MARKED_ROWS", "MarkedStep", "Marks", "open_marks"]
 
-MARKED_ROWS = 32
-"""Rows that share a word of marks."""
+MARKED_ROWS = 2
+"""Rows whose residuals are looked for, and added, together: more of them have one at more steps."""
 
-_AT_ONCE = 8  # steps marked together
+_HALVES, _LANES = 2, 16
+_MOST_STEPS = _HALVES * _LANES  # of a chunk: a bit each
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedStep:
-    """A row with a residual at a step.
+    """A step at which one of some rows has a residual.
 
     Attributes:
-        row: Its number within the workgroup's rows.
+        row: The first row's number within the workgroup.
         number: The step's number within the chunk.
-        residual: Codes (1, 32) and scale (1, 1).
+        residual: Codes (2, 32) and scales (2, 1).
     """
 
     row: Value
@@ -37,13 +38,14 @@ class MarkedStep:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Marks of a chunk of steps.
+    """Marks of a workgroup's rows in a chunk of at most 32 steps.
 
     Attributes:
         frame: The kernel.
-        memory: (rows / 32, steps of a chunk) i32 scratch: bit r of a word stands for row r of its 32.
-        first: First row of the workgroup.
-        end: One past its last row; rows from here on are never marked.
+        memory: (rows / MARKED_ROWS, 16) i32 scratch: bit s of one of the 16 words says whether one of
+            the rows has a residual at step s.
+        first: First row.
+        end: One past the last.
     """
 
     frame: Frame
@@ -52,50 +54,63 @@ class Marks:
     end: Value
 
     def note(self, steps: tuple[Value, Value]) -> None:
-        """Write the marks of these steps for all rows of the workgroup."""
+        """Write the marks of a chunk."""
         b = self.frame.b
-        whole = b.add(steps[0], b.and_(b.sub(steps[1], steps[0]), -_AT_ONCE))
-        with b.for_(self.first, self.end, MARKED_ROWS) as loop:
-            rows = self.frame.rows(loop.index, MARKED_ROWS)
-            bits = self._row_bits(loop.index)
-            word = b.shr(b.sub(loop.index, self.first), 5)
-            for start, stop, width in ((steps[0], whole, _AT_ONCE), (whole, steps[1], 1)):
-                with b.for_(start, stop, width) as step:
-                    scales = self.frame.activation(4, rows, step.index, width)
-                    found = b.map(
-                        lambda s, bit: b.select(b.compare("ne", s, 0.0), bit, 0), scales, bits
-                    )
-                    marks = b.reshape(b.reduce(found, 0, "or"), (width,))
-                    b.store_tile(self.memory, marks, [word, b.sub(step.index, steps[0])])
+        count = b.convert(b.sub(steps[1], steps[0]), i32)
+        one = b.constant(1, i32)
+        bits = b.reshape(b.tile_iota((_MOST_STEPS,), 0, i32), (_HALVES, _LANES))
 
-    def _row_bits(self, start: Value) -> Value:
-        """Return (32, 1) i32: the bit of each row, 0 for those that only repeat the last one."""
+        def mark(word: Value, step: Value) -> Value:
+            has_some = b.and_(b.compare("ne", word, 0), b.compare("lt", step, count))
+            return b.select(has_some, b.shl(one, step), 0)
+
+        with b.for_(self.first, self.end, MARKED_ROWS) as loop:
+            found = b.map(mark, self._words(loop.index, steps[0]), bits)
+            marks = b.reshape(b.reduce(found, 0, "or"), (_LANES,))
+            b.store_tile(self.memory, marks, [self._tile(loop.index), 0])
+
+    def _tile(self, row: Value) -> Value:
+        return self.frame.b.floordiv(self.frame.b.sub(row, self.first), MARKED_ROWS)
+
+    def _words(self, start: Value, step: Value) -> Value:
+        """Return (2, 16) i32: not 0 where one of the rows from ``start`` on has a residual."""
         b = self.frame.b
-        count = b.minimum(b.sub(self.end, start), MARKED_ROWS)
-        inside = b.convert(count, i32)
-        number = b.tile_iota((MARKED_ROWS, 1), 0, i32)
-        return b.map(
-            lambda r: b.select(b.compare("lt", r, inside), b.shl(b.constant(1, i32), r), 0), number
-        )
+        last = b.sub(self.frame.m, 1)
+        words: Value | None = None
+        for number in range(MARKED_ROWS):
+            row = b.minimum(b.add(start, number), last)
+            scales = b.copy(self.frame.x[4], [row, step], (1, _MOST_STEPS), bounds="masked")
+            found = b.map(lambda v: b.bitcast(v, i32), b.reshape(scales, (_HALVES, _LANES)))
+            words = found if words is None else b.map(lambda x, y: b.or_(x, y), words, found)
+        assert words is not None
+        return words
 
     @contextmanager
     def each(self, steps: tuple[Value, Value]) -> Generator[MarkedStep]:
-        """Emit a body for each mark, a row's steps ascending."""
+        """Emit a body for all rows and each step at which one of some has a residual, ascending."""
         b = self.frame.b
-        with b.for_(self.first, self.end, MARKED_ROWS) as block:
-            word = b.shr(b.sub(block.index, self.first), 5)
-            with b.for_(steps[0], steps[1]) as step:
-                number = b.sub(step.index, steps[0])
-                bits = b.load(self.memory, [word, number])
-                turns = b.convert(b.unary("count_ones", bits), i64)
-                with b.for_(0, turns, 1, [bits]) as turn:
-                    left = turn.carried[0]
-                    lowest = b.and_(left, b.unary("neg", left))
-                    place = b.unary("count_ones", b.sub(lowest, 1))
-                    row = b.add(block.index, b.convert(place, i64))
-                    rows = self.frame.rows(row, 1)
-                    codes, scales = self.frame.step_residuals(
-                        rows, step.index, b.mul(step.index, STEP)
-                    )
-                    yield MarkedStep(b.sub(row, self.first), number, ByteResidual(codes, scales))
-                    turn.yield_(b.and_(left, b.sub(left, 1)))
+        with b.for_(self.first, self.end, MARKED_ROWS) as loop:
+            rows = self.frame.rows(loop.index, MARKED_ROWS)
+            tile = self._tile(loop.index)
+            bits = b.load(self.memory, [tile, 0])
+            for lane in range(1, _LANES):
+                bits = b.or_(bits, b.load(self.memory, [tile, lane]))
+            # A word of bits, not a test for each step: the processor guesses wrong once, at the end.
+            turns = b.convert(b.unary("count_ones", bits), i64)
+            with b.for_(0, turns, 1, [bits]) as turn:
+                left = turn.carried[0]
+                below = b.sub(b.and_(left, b.unary("neg", left)), 1)
+                number = b.convert(b.unary("count_ones", below), i64)
+                step = b.add(steps[0], number)
+                codes, scales = self.frame.step_residuals(rows, step, b.mul(step, STEP))
+                row = b.sub(loop.index, self.first)
+                yield MarkedStep(row, number, ByteResidual(codes, scales))
+                turn.yield_(b.and_(left, b.sub(left, 1)))
+
+
+def open_marks(frame: Frame, shape: tuple[int, int], first: Value, end: Value) -> Marks:
+    """Allocate the marks of a workgroup of at most so many rows, and steps of a chunk."""
+    rows, steps = shape
+    assert rows % MARKED_ROWS == 0 and steps <= _MOST_STEPS, shape
+    memory = frame.b.shared_alloc(i32, [rows // MARKED_ROWS, _LANES])
+    return Marks(frame, memory, first, end)
