@@ -111,6 +111,7 @@ class Marks:
 def open_marks(frame: Frame, shape: tuple[int, int], first: Value, end: Value) -> Marks:
     """Allocate the marks of a workgroup of at most so many rows, and steps of a chunk."""
     rows, steps = shape
-    assert rows % MARKED_ROWS == 0 and steps <= _MOST_STEPS, shape
+    assert rows % MARKED_ROWS == 0, shape
+    assert steps <= _MOST_STEPS, shape
     memory = frame.b.shared_alloc(i32, [rows // MARKED_ROWS, _LANES])
     return Marks(frame, memory, first, end)
