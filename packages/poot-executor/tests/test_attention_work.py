@@ -1,4 +1,4 @@
-"""The attention work list: each visible key once, inside one split."""
+"""The attention work list: each visible key once, inside one split or, joined, in one item."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ rows_of_step = st.lists(st.tuples(st.integers(0, 90), st.integers(1, 20)), min_s
     split=st.sampled_from([4, 16, 64]),
     tile=st.integers(1, 9),
     causal=st.booleans(),
+    may_join=st.booleans(),
 )
-def test_every_visible_key_is_covered_once(rows, window, split, tile, causal):
+def test_every_visible_key_is_covered_once(rows, window, split, tile, causal, may_join):
     positions = np.concatenate([np.arange(p, p + n) for p, n in rows]).astype(np.int32)
     numbers = np.repeat(np.arange(len(rows)), [n for _, n in rows]).astype(np.int32)
-    attention = AttentionClass(window, split, (1, tile), -(-112 // split), causal)
+    attention = AttentionClass(window, split, (1, tile), -(-112 // split), causal, may_join)
     lengths = np.array([p + n + (p % 3 if not causal else 0) for p, n in rows], np.int32)
 
     def last_key(token):
@@ -36,10 +37,13 @@ def test_every_visible_key_is_covered_once(rows, window, split, tile, causal):
     is_decode = len(positions) == len(rows)
     work = fill_work(attention, positions, numbers, lengths, is_decode=is_decode, out=out)
     seen = [[] for _ in positions]
+    tiles = {first for first, *_ in out[: work.num_items].tolist()}
+    is_joined = may_join and not is_decode and len(tiles) >= 16
+    assert not is_joined or work.num_items == len(tiles)
     for first, count, low, end in out[: work.num_items].tolist():
         assert 1 <= count <= (1 if is_decode else tile)
         assert low < end
-        assert low // split == (end - 1) // split
+        assert is_joined or low // split == (end - 1) // split
         assert len(set(numbers[first : first + count].tolist())) == 1
         for token in range(first, first + count):
             position = int(positions[token])
@@ -50,4 +54,4 @@ def test_every_visible_key_is_covered_once(rows, window, split, tile, causal):
         lowest = 0 if window is None else max(0, position - window + 1)
         assert sorted(keys) == list(range(lowest, last_key(token) + 1))
         spans.append(last_key(token) // split - lowest // split + 1)
-    assert work.max_splits == max(spans)
+    assert work.max_splits == (1 if is_joined else max(spans))

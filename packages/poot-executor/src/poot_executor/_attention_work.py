@@ -11,6 +11,8 @@ from poot_executor._program import AttentionClass
 
 __all__ = ["Work", "fill_work", "work_capacity"]
 
+_FILLING = 16  # tiles that occupy a device over all their kv heads: splits then only cost memory
+
 Int32 = NDArray[np.int32]
 
 
@@ -70,6 +72,8 @@ def fill_work(
         end = last_keys[starts + counts - 1] + 1
         first_split = low // split
         splits = (end - 1) // split - first_split + 1
+        if attention.may_join and len(starts) >= _FILLING:
+            splits, max_splits = np.ones_like(starts), 1
     total = int(splits.sum())
     items = out[:total]
     if total == len(starts):

@@ -12,7 +12,7 @@ from poot_executor._memory import ALIGNMENT, live_launches, place
 from poot_executor._planned import Operand, PlannedLaunch, Temp
 from poot_executor._program import AttentionClass, Program, ProgramLaunch, State
 from poot_executor._rewrite import extents, leading_symbol
-from poot_executor._schedule import Schedule, ScheduleOptions, schedule
+from poot_executor._schedule import Schedule, ScheduleOptions, no_joined_tile, schedule
 from poot_executor._verify import verify_planned
 from poot_executor._weights import Matrix
 from poot_executor.passes import (
@@ -30,7 +30,14 @@ from poot_executor.passes import (
     choose_activation,
 )
 from poot_graph_ir import Graph, Value
-from poot_kernelgen import ArgmaxRequest, CountRequest, FeedRequest, SampleRequest, WeightLayout
+from poot_kernelgen import (
+    ArgmaxRequest,
+    AttendRequest,
+    CountRequest,
+    FeedRequest,
+    SampleRequest,
+    WeightLayout,
+)
 
 __all__ = ["Pass", "PlanOptions", "compile_graph", "pipeline", "rewrite"]
 
@@ -54,6 +61,8 @@ class PlanOptions:
         layout: Returns the device layout of a stored type.
         query_tiles: Tokens of an attention work item: of a decode step, of any other.
         shortest_split: Keys of an attention split where sequences are short.
+        joined_tile: Returns the tokens of an attention work item that may cover several splits, 0
+            where the kernel of a request takes items of one split alone.
         repeat_layers: Whether equal layers are planned once.
         outliers: When 8-bit operands keep what rounding lost of a block (``i8r``): largest element
             over root mean square of the row, before most products, before those that are added to a
@@ -69,6 +78,7 @@ class PlanOptions:
     layout: Callable[[str], WeightLayout] = field(default=_plain_layout)
     query_tiles: tuple[int, int] = (1, 8)
     shortest_split: int = 512
+    joined_tile: Callable[[AttendRequest], int] = no_joined_tile
     repeat_layers: bool = True
     outliers: tuple[float, float, float] | None = (5.0, 6.0, 2.5)
     check: bool = False
@@ -161,6 +171,7 @@ def _schedule(graph: Graph, target: Target, options: PlanOptions) -> Schedule:
             split=options.split,
             max_splits=max_splits,
             kv_pairs="avx512bf16" in target.features,
+            joined_tile=options.joined_tile,
         ),
     )
 
@@ -231,13 +242,14 @@ def _program(
         states=states,
         attention=tuple(
             AttentionClass(
-                window,
+                mask.window,
                 options.split,
-                options.query_tiles,
+                mask.query_tiles,
                 -(-options.context_tokens // options.split),
-                causal,
+                mask.causal,
+                mask.may_join,
             )
-            for window, causal in planned.masks
+            for mask in planned.masks
         ),
         logits=logits,
         greedy_ids=len(temps) - 1,

@@ -173,13 +173,19 @@ def plan(
         check=check,
     )
     if caps is not None:
-        from poot_kernelgen import query_tiles_for, shortest_split_for, weight_layout_for
+        from poot_kernelgen import (
+            joined_tile_for,
+            query_tiles_for,
+            shortest_split_for,
+            weight_layout_for,
+        )
 
         chosen = replace(
             chosen,
             layout=partial(weight_layout_for, target=target, caps=caps),
             query_tiles=query_tiles_for(target, caps),
             shortest_split=shortest_split_for(target, caps, options.block_size),
+            joined_tile=partial(joined_tile_for, target=target, caps=caps),
         )
     return compile_graph(trace(trace_options(options, target)), target, chosen)
 

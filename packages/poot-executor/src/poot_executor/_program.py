@@ -58,6 +58,7 @@ class AttentionClass:
         query_tiles: Tokens of an item: where each sequence has one token, and otherwise.
         max_splits: Most splits of one token.
         causal: Whether a token sees no later key.
+        may_join: Whether an item of several tokens may cover several splits.
     """
 
     window: int | None
@@ -65,6 +66,7 @@ class AttentionClass:
     query_tiles: tuple[int, int]
     max_splits: int
     causal: bool = True
+    may_join: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

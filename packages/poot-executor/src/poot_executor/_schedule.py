@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from poot_core import DType, UnsupportedError, bf16, f32
 from poot_executor._planned import Operand, PlannedLaunch, Temp
@@ -32,7 +32,7 @@ from poot_kernelgen import (
 )
 from poot_kernelgen.requests import Flight
 
-__all__ = ["REGIMES", "Schedule", "ScheduleOptions", "schedule"]
+__all__ = ["REGIMES", "Schedule", "ScheduleOptions", "no_joined_tile", "schedule"]
 
 REGIMES: tuple[Regime, ...] = ("one", "few", "some", "many")
 _ANCHORS = frozenset({"contract", "attend", "embed"})
@@ -47,6 +47,12 @@ _WIDE_ROWS = 16384
 _I8_BLOCK = 32
 
 
+def no_joined_tile(request: AttendRequest) -> int:
+    """Return 0: every work item lies within one split."""
+    del request
+    return 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleOptions:
     """Choices that are not in the graph.
@@ -57,6 +63,7 @@ class ScheduleOptions:
         split: Keys of an attention split.
         max_splits: Most splits that the keys of one token span.
         kv_pairs: Whether pools of bf16 keep pairs side by side for the target's products of such.
+        joined_tile: Returns the tokens of an item that may cover several splits, 0 for none.
     """
 
     layout: Callable[[str], WeightLayout]
@@ -64,6 +71,16 @@ class ScheduleOptions:
     split: int = 256
     max_splits: int = 8
     kv_pairs: bool = False
+    joined_tile: Callable[[AttendRequest], int] = no_joined_tile
+
+
+class AttentionMask(NamedTuple):
+    """What an attention class stands for; see ``AttentionClass``."""
+
+    window: int | None
+    causal: bool
+    query_tiles: tuple[int, int]
+    may_join: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +91,14 @@ class Schedule:
         launches: In order.
         temps: Intermediates by id.
         outputs: For each output its name and temp.
-        masks: Window of each attention class and whether it is causal, in the order of their numbers.
+        masks: What each attention class stands for, in the order of their numbers.
         states: Layout and number of blocks of each state, by name.
     """
 
     launches: list[PlannedLaunch]
     temps: list[Temp]
     outputs: tuple[tuple[str, int], ...]
-    masks: tuple[tuple[int | None, bool], ...]
+    masks: tuple[AttentionMask, ...]
     states: dict[str, tuple[KvLayout, int]]
 
 
@@ -114,7 +131,7 @@ class _Scheduler:
         self.temps: list[Temp] = []
         self.storage: dict[int, tuple[int, ...]] = {}
         self.roots: dict[tuple[int, str], dict[int, Value]] = defaultdict(dict)
-        self.masks: list[tuple[int | None, bool]] = []
+        self.masks: list[AttentionMask] = []
         self.states: dict[str, tuple[KvLayout, int]] = {}
 
     def run(self) -> Schedule:
@@ -329,26 +346,26 @@ class _Scheduler:
         _, heads, _ = q.shape
         assert isinstance(heads, int)
         window: int | None = attributes["window"]
-        if (window, causal) not in self.masks:
-            self.masks.append((window, causal))
-        number = self.masks.index((window, causal))
-        requests = tuple(
-            AttendRequest(
-                num_heads=heads,
-                key=key[1],
-                value=value_layout[1],
-                scale=attributes["scale"],
-                window=window,
-                softcap=attributes["softcap"],
-                sinks=attributes["has_sinks"],
-                alibi=attributes["has_alibi"],
-                query_tile=tile,
-                split=self.options.split,
-                causal=causal,
-                result_dtype=_dtype_name(equation.output),
-            )
-            for tile in self.options.query_tiles
+        request = AttendRequest(
+            num_heads=heads,
+            key=key[1],
+            value=value_layout[1],
+            scale=attributes["scale"],
+            window=window,
+            softcap=attributes["softcap"],
+            sinks=attributes["has_sinks"],
+            alibi=attributes["has_alibi"],
+            split=self.options.split,
+            causal=causal,
+            result_dtype=_dtype_name(equation.output),
         )
+        joined = self.options.joined_tile(request)
+        single, several = self.options.query_tiles
+        mask = AttentionMask(window, causal, (single, joined or several), bool(joined))
+        if mask not in self.masks:
+            self.masks.append(mask)
+        number = self.masks.index(mask)
+        requests = tuple(replace(request, query_tile=tile) for tile in mask.query_tiles)
         given = [self._per_head(value, equation) for value in extra]
         lengths = () if causal else (Operand("slot", "sequence_lengths"),)
         sinks = given[: 1 if attributes["has_sinks"] else 0]

@@ -31,7 +31,7 @@ from poot_kernelgen.requests import (
 if TYPE_CHECKING:
     from poot_kernelgen._generate import GeneratedKernel, generate
     from poot_kernelgen._sample_words import sample_words, weight_scale
-    from poot_kernelgen.attention import query_tiles_for, shortest_split_for
+    from poot_kernelgen.attention import joined_tile_for, query_tiles_for, shortest_split_for
     from poot_kernelgen.contraction import (
         flight_of,
         pack_table,
@@ -65,6 +65,7 @@ __all__ = [
     "WeightLayout",
     "flight_of",
     "generate",
+    "joined_tile_for",
     "pack_table",
     "packed_bytes",
     "query_tiles_for",
@@ -79,6 +80,7 @@ _LAZY = {
     "GeneratedKernel": "poot_kernelgen._generate",
     "flight_of": "poot_kernelgen.contraction",
     "generate": "poot_kernelgen._generate",
+    "joined_tile_for": "poot_kernelgen.attention",
     "pack_table": "poot_kernelgen.contraction",
     "packed_bytes": "poot_kernelgen.contraction",
     "query_tiles_for": "poot_kernelgen.attention",

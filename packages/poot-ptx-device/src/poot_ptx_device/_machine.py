@@ -12,6 +12,7 @@ __all__ = ["MachineFacts", "open_machine"]
 
 _OLDEST = (7, 5)
 _MULTIPLIES = (8, 0)
+_ASYNCHRONOUS = (9, 0)  # wgmma
 _OVERLAPS = (9, 0)
 _REASONS = {
     "CUDA_ERROR_NO_DEVICE": "the driver sees no GPU (is CUDA_VISIBLE_DEVICES empty?)",
@@ -29,7 +30,8 @@ class MachineFacts:
     Attributes:
         name: As the driver calls it.
         arch: Architecture for code: ``sm_90a`` for Hopper, plain elsewhere.
-        features: ``mma-k16`` where matrix instructions add groups of 16 k alike at every tile shape.
+        features: ``mma-k16`` where matrix instructions add groups of 16 k alike at every tile shape,
+            ``mma-async`` where they also run beside other instructions of their subgroups.
         context: Its primary context, current in the thread that opened it.
         driver_version: CUDA version of the driver, such as 13000.
         num_multiprocessors: Multiprocessors.
@@ -82,11 +84,11 @@ def open_machine(driver: StreamDriver, wanted: str | None) -> MachineFacts:
         )
     context = driver.call("cuDevicePrimaryCtxRetain", device)
     driver.call("cuCtxSetCurrent", context)
-    suffix = "a" if capability == (9, 0) else ""
+    suffix = "a" if capability == _ASYNCHRONOUS else ""
     return MachineFacts(
         name=name,
         arch=f"sm_{capability[0]}{capability[1]}{suffix}",
-        features=frozenset({"mma-k16"} if capability >= _MULTIPLIES else ()),
+        features=_features(capability),
         context=context,
         driver_version=int(driver.call("cuDriverGetVersion")),
         num_multiprocessors=attribute("MULTIPROCESSOR_COUNT"),
@@ -95,6 +97,11 @@ def open_machine(driver: StreamDriver, wanted: str | None) -> MachineFacts:
         max_threads=attribute("MAX_THREADS_PER_BLOCK"),
         can_overlap=capability >= _OVERLAPS,
     )
+
+
+def _features(capability: tuple[int, int]) -> frozenset[str]:
+    found = {"mma-k16"} if capability >= _MULTIPLIES else set[str]()
+    return frozenset(found | {"mma-async"} if capability == _ASYNCHRONOUS else found)
 
 
 def _name(driver: StreamDriver, number: int) -> str:

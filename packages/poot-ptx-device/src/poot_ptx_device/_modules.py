@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from poot_core import CompileError, Target
 from poot_executor.stream_device import DriverError, StreamDriver, StreamKernel, refused_kernel
@@ -18,7 +18,11 @@ __all__ = ["ModuleLoader"]
 
 _LOG_BYTES = 16384
 _STATIC_SHARED = 48 * 1024  # a kernel that wants more has to say so
+_MOVES_REGISTERS = b"setmaxnreg"
 _NO_LINKER = {"CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_JIT_COMPILER_NOT_FOUND", "ABSENT"}
+
+
+Made = TypeVar("Made")
 
 
 class ModuleLoader:
@@ -44,24 +48,44 @@ class ModuleLoader:
     def load(self, packages: Sequence[KernelPackage]) -> list[StreamKernel]:
         """Return the kernels of packages, linking in parallel what the cache lacks.
 
+        Kernels whose subgroups hand registers to each other are compiled on load: the linker takes
+        every kernel for one of several units, which must agree on registers, and ignores that. The
+        driver keeps what it compiles in a cache of its own.
+
         Raises:
             CompileError: If the driver refuses a kernel; its PTX is kept.
         """
         keys = [self._key(package) for package in packages]
-        cached = [self._cache.get("cubin", key) for key in keys]
-        missing = [i for i, cubin in enumerate(cached) if cubin is None]
+        moving = {i for i, package in enumerate(packages) if _MOVES_REGISTERS in package.code}
+        cached = [
+            None if i in moving else self._cache.get("cubin", key) for i, key in enumerate(keys)
+        ]
+        missing = [i for i, cubin in enumerate(cached) if cubin is None and i not in moving]
         images: list[bytes | None] = list(cached)
-        workers = min(len(missing), len(os.sched_getaffinity(0)) if missing else 1)
-        if workers > 1:
-            with ThreadPoolExecutor(workers, "poot-link") as pool:
-                found = list(pool.map(self._link, [packages[i] for i in missing]))
-        else:
-            found = [self._link(packages[i]) for i in missing]
+        found = self._in_parallel(self._link, [packages[i] for i in missing])
         for i, cubin in zip(missing, found, strict=True):
             images[i] = cubin
             if cubin is not None:
                 self._cache.put("cubin", keys[i], cubin)
-        return [self._load(p, image) for p, image in zip(packages, images, strict=True)]
+        compiled = self._in_parallel(self._compile, [packages[i] for i in sorted(moving)])
+        loaded = dict(zip(sorted(moving), compiled, strict=True))
+        return [
+            loaded.get(i) or self._load(package, images[i]) for i, package in enumerate(packages)
+        ]
+
+    def _in_parallel(
+        self, work: Callable[[KernelPackage], Made], packages: Sequence[KernelPackage]
+    ) -> list[Made]:
+        workers = min(len(packages), len(os.sched_getaffinity(0)))
+        if workers < 2:
+            return [work(package) for package in packages]
+        with ThreadPoolExecutor(workers, "poot-link") as pool:
+            return list(pool.map(work, packages))
+
+    def _compile(self, package: KernelPackage) -> StreamKernel:
+        """Load PTX; the driver compiles it as a whole program."""
+        self._driver.call("cuCtxSetCurrent", self._context)
+        return self._load(package, None)
 
     def _key(self, package: KernelPackage) -> str:
         parts = (self._arch, str(self._version), package.name)

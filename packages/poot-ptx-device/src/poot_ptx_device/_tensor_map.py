@@ -16,7 +16,7 @@ __all__ = ["MAP_BYTES", "MapEncoder", "aligned_words"]
 MAP_BYTES = 128
 _BFLOAT16, _UINT8, _UINT32 = 9, 0, 2
 _TYPES = {2: _BFLOAT16, 1: _UINT8, 4: _UINT32}
-_SWIZZLE_128 = 3
+_SWIZZLES = {32: 1, 64: 2, 128: 3}  # by the bytes of a row of the box
 _PROMOTE_256 = 3
 _CUDA_12 = 12000
 
@@ -31,7 +31,7 @@ def aligned_words(count: int) -> Words:
 
 
 class MapEncoder:
-    """Encodes row-major arrays with rows of a box 128 bytes wide, swizzled.
+    """Encodes row-major arrays with rows of a box 32, 64 or 128 bytes wide, swizzled by as much.
 
     The binding's own wrapper places its result wherever Python puts it, which the driver refuses;
     so the function is taken from the driver by address.
@@ -64,7 +64,7 @@ class MapEncoder:
         failed = self._function()(
             int(target.ctypes.data), _TYPES[itemsize], rank, address, wide(*reversed(shape)),
             (ctypes.c_uint64 * max(1, rank - 1))(*strides), narrow(*reversed(box)),
-            narrow(*([1] * rank)), 0, _SWIZZLE_128, _PROMOTE_256, 0,
+            narrow(*([1] * rank)), 0, _SWIZZLES[box[-1] * itemsize], _PROMOTE_256, 0,
         )  # fmt: skip
         if failed:
             raise DeviceError(

@@ -32,6 +32,7 @@ _DEFAULT_FEATURES = {
     "wgpu": frozenset({"exact", "subgroups"}),
 }
 _MMA = frozenset({"mma-k16"})
+_ASYNC = frozenset({"mma-async"})
 _OLDEST_MMA = 80
 
 
@@ -42,7 +43,7 @@ def offline_target(text: str) -> Target:
         SettingsError: If it is no target that kernels are generated for.
 
     >>> str(offline_target("ptx:sm_90a"))
-    'ptx:sm_90a:mma-k16'
+    'ptx:sm_90a:mma-async+mma-k16'
     """
     shortened = {"cpu": "cpu:x86-64", "vulkan": "vulkan:spirv1.6", "wgpu": "wgpu:wgsl"}
     target = Target.parse(shortened.get(text, text))
@@ -58,7 +59,8 @@ def offline_target(text: str) -> Target:
         from poot_kernel.targets.nvptx.machine import capability_of
 
         has_mma = capability_of(target.arch) >= _OLDEST_MMA
-        return replace(target, features=_MMA if has_mma else frozenset())
+        found = _MMA if has_mma else frozenset[str]()
+        return replace(target, features=found | _ASYNC if target.arch == "sm_90a" else found)
     return replace(target, features=_DEFAULT_FEATURES.get(target.api, frozenset()))
 
 

@@ -2,8 +2,9 @@
 
 from poot_kernelgen.attention._requests import (
     generate_attend,
+    joined_tile_for,
     query_tiles_for,
     shortest_split_for,
 )
 
-__all__ = ["generate_attend", "query_tiles_for", "shortest_split_for"]
+__all__ = ["generate_attend", "joined_tile_for", "query_tiles_for", "shortest_split_for"]

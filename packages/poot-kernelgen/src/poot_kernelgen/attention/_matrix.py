@@ -20,10 +20,15 @@ from poot_kernelgen.attention._exponential import LOG2_E
 from poot_kernelgen.attention._main import LOWEST
 from poot_kernelgen.requests import AttendRequest
 
-__all__ = ["matrix_attend_kernel", "suits_matrix_attention"]
+__all__ = ["PART", "MatrixAttention", "matrix_attend_kernel", "suits_matrix_attention"]
 
 _FEATURE = "mma-k16"
-_PART = 64
+PART = 64
+"""Keys of a part."""
+
+FLOOR = -1e38
+"""Above ``LOWEST`` and below every score of use: the power of a masked score is 0 beside it."""
+
 _STAGE_BYTES = 96 << 10  # of workgroup memory for keys and values on their way
 
 
@@ -40,25 +45,33 @@ def suits_matrix_attention(request: AttendRequest, target: Target, caps: DeviceC
         and key.block_size == value.block_size
         and not (key.pairs or value.pairs)
         and request.causal
-        and request.split <= 16 * _PART
+        and request.split <= 16 * PART
         and request.causal
         and not (request.sinks or request.alibi or request.softcap is not None)
         and all(size & (size - 1) == 0 for size in sizes)
         and min(sizes[:2]) >= 16
         and max(sizes[:2]) <= 128
-        and 16 <= key.block_size <= _PART
-        and request.split % _PART == 0
+        and 16 <= key.block_size <= PART
+        and request.split % PART == 0
         and request.num_heads % key.num_kv_heads == 0
     )
 
 
 def matrix_attend_kernel(request: AttendRequest, name: str) -> KernelFunction:
     """Return the main kernel; its grid is work items by kv heads."""
-    return _Main(request, name).build()
+    return MatrixAttention(request, name).build()
 
 
-class _Main:
-    def __init__(self, request: AttendRequest, name: str) -> None:
+class MatrixAttention:
+    """Builds the kernel of one request.
+
+    Args:
+        request: What is asked for.
+        name: Of the kernel.
+        heads_first: Whether the grid counts kv heads before work items.
+    """
+
+    def __init__(self, request: AttendRequest, name: str, *, heads_first: bool = False) -> None:
         self.request = request
         heads, key, value = request.num_heads, request.key, request.value
         self.group = heads // key.num_kv_heads
@@ -67,11 +80,11 @@ class _Main:
         self.tile = max(8, self.padded) if self.is_shared else self.padded * request.query_tile
         self.tile = self.tile if self.is_shared else max(16, self.tile)
         self.half = dtype_by_name(key.dtype)
-        self.blocks = _PART // key.block_size
+        self.blocks = PART // key.block_size
         b = self.b = IRBuilder(
             name,
             level="tile",
-            grid=["items", key.num_kv_heads],
+            grid=[key.num_kv_heads, "items"] if heads_first else ["items", key.num_kv_heads],
             fastmath=["approximate"],
         )
         self.queries = b.array("queries", f32, [None, key.head_dim], alignment=16)
@@ -96,9 +109,22 @@ class _Main:
         )
 
     def build(self) -> KernelFunction:
+        """Return the kernel."""
+        b = self.b
+        self._begin(b.workgroup_id(0), b.workgroup_id(1))
+        start = b.floordiv(self.first_key, PART)
+        end = b.floordiv(b.add(self.end_key, PART - 1), PART)
+        if self.is_shared:
+            state = self._shared(start, end)
+        else:
+            state = self._parts(start, end, stages=self._stages())
+        self._finish(state)
+        return b.finish()
+
+    def _begin(self, item: Value, kv_head: Value) -> None:
+        """Read the work item and its queries."""
         b, request = self.b, self.request
-        item = b.workgroup_id(0)
-        self.kv_head = b.workgroup_id(1)
+        self.kv_head = kv_head
         fields = [self._integer(self.work, [item, field]) for field in range(4)]
         self.first_token, self.num_tokens, self.first_key, self.end_key = fields
         self.table_row = self._integer(self.rows, [self.first_token])
@@ -107,21 +133,13 @@ class _Main:
         self.low = b.convert(self.first_key, i32)
         self.high = b.convert(self.end_key, i32)
         self.query = self._queries()
-        start = b.floordiv(self.first_key, _PART)
-        end = b.floordiv(b.add(self.end_key, _PART - 1), _PART)
-        if self.is_shared:
-            state = self._shared(start, end)
-        else:
-            state = self._parts(start, end, stages=self._stages())
-        self._finish(state)
-        return b.finish()
 
     def _integer(self, memory: Value, indices: Sequence[Value | int]) -> Value:
         return self.b.convert(self.b.load(memory, indices), i64)
 
     def _stages(self) -> int:
         key, value = self.request.key, self.request.value
-        part = 2 * _PART * (key.head_dim + value.head_dim)
+        part = 2 * PART * (key.head_dim + value.head_dim)
         return 2 if 2 * part <= _STAGE_BYTES else 1
 
     # ---- rows: (token, head), heads of a token together
@@ -184,7 +202,7 @@ class _Main:
     def _part(self, part: Value, tiles: Sequence[Value]) -> list[Value]:
         b, size = self.b, self.request.key.block_size
         zeros = b.tile_zeros((self.tile, size), f32)
-        base = b.convert(b.mul(part, _PART), i32)
+        base = b.convert(b.mul(part, PART), i32)
         token, _ = self._tokens((self.tile, 1))
         position = b.map(lambda t: b.add(t, self.position), token)
         scores: list[Value] = []
@@ -200,7 +218,7 @@ class _Main:
         largest = scores[0]
         for score in scores[1:]:
             largest = b.map(b.maximum, largest, score)
-        largest = b.reduce(largest, 1, "max")
+        largest = self._largest(largest)
         powers = [b.map(self._power, score, largest) for score in scores]
         total = powers[0]
         for power in powers[1:]:
@@ -219,10 +237,13 @@ class _Main:
             return seen
         return b.and_(seen, b.compare("gt", key, b.sub(position, b.constant(window, i32))))
 
-    def _power(self, score: Value, largest: Value) -> Value:
+    def _largest(self, scores: Value) -> Value:
+        """Return the rows' largest scores, ``FLOOR`` where all are masked."""
         b = self.b
-        power = b.unary("exp2", b.sub(score, largest))
-        return b.select(b.compare("gt", score, b.constant(LOWEST)), power, b.constant(0.0))
+        return b.map(lambda x: b.maximum(x, b.constant(FLOOR)), b.reduce(scores, 1, "max"))
+
+    def _power(self, score: Value, largest: Value) -> Value:
+        return self.b.unary("exp2", self.b.sub(score, largest))
 
     def _combined(self, before: Sequence[Value], part: Sequence[Value]) -> list[Value]:
         """Return the state after one more part."""
@@ -243,7 +264,7 @@ class _Main:
     def _shared(self, start: Value, end: Value) -> list[Value]:
         """Deal parts to subgroups; combine what they leave, in order."""
         b, dim = self.b, self.request.value.head_dim
-        most = self.request.split // _PART
+        most = self.request.split // PART
         sums = b.shared_alloc(f32, [most, self.tile, dim])
         facts = b.shared_alloc(f32, [2 * most, self.tile, 1])
         with b.for_(start, end, 1, dealt=True) as parts:
@@ -287,7 +308,7 @@ class _Main:
         lowest = b.constant(0)
         if request.window is not None:
             lowest = b.maximum(b.sub(position, request.window - 1), 0)
-        first, last = b.floordiv(lowest, split), b.floordiv(position, split)
+        first = b.floordiv(lowest, split)
         own = b.add(b.mul(self.kv_head, self.group), b.convert(head, i64))
         begins = b.maximum(self.first_key, lowest)
         ends = b.minimum(self.end_key, b.add(position, 1))
@@ -296,9 +317,18 @@ class _Main:
             b.compare("lt", b.convert(token, i64), self.num_tokens),
         )
         used = b.and_(used, b.compare("lt", begins, ends))
-        used = b.and_(used, b.compare("eq" if is_whole else "ne", first, last))
+        used = b.and_(used, self._covers(begins, ends, (lowest, position), is_whole=is_whole))
         row = number
         if not is_whole:
             index = b.sub(b.floordiv(begins, split), first)
             row = b.add(b.mul(number, self.num_parts), index)
         return b.select(used, b.add(b.mul(row, request.num_heads), own), b.constant(-1))
+
+    def _covers(
+        self, begins: Value, ends: Value, keys: tuple[Value, Value], *, is_whole: bool
+    ) -> Value:
+        """Return whether an item has all of a token's keys, or only some if not ``is_whole``."""
+        b, (lowest, last) = self.b, keys
+        if is_whole:
+            return b.and_(b.compare("le", begins, lowest), b.compare("gt", ends, last))
+        return b.or_(b.compare("gt", begins, lowest), b.compare("le", ends, last))

@@ -8,15 +8,29 @@ from poot_core import dtype_by_name, f32, i32, i64
 from poot_kernel import IRBuilder, KernelFunction, Value
 from poot_kernelgen.attention._exponential import LOG2_E
 from poot_kernelgen.attention._exponential import power_of_two as host_power_of_two
+from poot_kernelgen.attention._main import LOWEST
 from poot_kernelgen.requests import AttendRequest
 
 __all__ = ["merge_kernel"]
 
 
-def merge_kernel(request: AttendRequest, name: str, threads: int | None = None) -> KernelFunction:
-    """Return the merge kernel; its grid is heads by tokens. ``threads`` share one on a GPU."""
+def merge_kernel(
+    request: AttendRequest, name: str, threads: int | None = None, *, in_turn: bool = False
+) -> KernelFunction:
+    """Return the merge kernel; its grid is heads by tokens. ``threads`` share one on a GPU.
+
+    Args:
+        request: What is asked for.
+        name: Of the kernel.
+        threads: Invocations of a workgroup, on a GPU.
+        in_turn: Whether splits are combined one after the other by the formula of
+            ``MatrixAttention``, so that bits are those of an item that covers several.
+    """
     heads, dim, split = request.num_heads, request.value.head_dim, request.split
-    b = IRBuilder(name, level="lane", grid=[heads, "tokens"], workgroup_size=threads)
+    fastmath = ["approximate"] if in_turn else []
+    b = IRBuilder(
+        name, level="lane", grid=[heads, "tokens"], workgroup_size=threads, fastmath=fastmath
+    )
 
     def power_of_two(b: IRBuilder, x: Value) -> Value:
         return host_power_of_two(b, x) if threads is None else b.unary("exp2", x)
@@ -48,6 +62,9 @@ def merge_kernel(request: AttendRequest, name: str, threads: int | None = None) 
         row = b.add(b.mul(token, num_parts), part)
         return b.mul(b.add(b.mul(row, heads), head), dim + 2)
 
+    if threads is not None and in_turn:
+        _merge_in_turn(request, b, (partials, result), (token, head), (first, last), place)
+        return b.finish()
     if threads is not None:
         _merge_together(request, b, (partials, result), (token, head), (first, last), place, sinks)
         return b.finish()
@@ -133,4 +150,50 @@ def _merge_together(
             parts.yield_(found)
         quotient = b.div(parts.result, total)
         quotient = b.convert(quotient, dtype_by_name(request.result_dtype))
+        b.store(result, [token, head, dims.index], quotient, mask=is_split)
+
+
+def _merge_in_turn(
+    request: AttendRequest,
+    b: IRBuilder,
+    memory: tuple[Value, Value],
+    row: tuple[Value, Value],
+    splits: tuple[Value, Value],
+    place: Callable[[Value], Value],
+) -> None:
+    """Merge by a workgroup, one split after the other: the largest score so far is the base."""
+    partials, result = memory
+    token, head = row
+    tops = b.shared_alloc(f32, [_MOST_PARTS])
+    sums = b.shared_alloc(f32, [_MOST_PARTS])
+    count = b.minimum(b.add(b.sub(splits[1], splits[0]), 1), _MOST_PARTS)
+    with b.foreach(0, count) as parts:
+        at = place(parts.index)
+        b.store(tops, parts.index, b.load(partials, at))
+        b.store(sums, parts.index, b.load(partials, b.add(at, 1)))
+    b.barrier()
+    is_split = b.compare("lt", splits[0], splits[1])
+    with b.foreach(0, request.value.head_dim) as dims:
+        initial = [b.constant(LOWEST), b.constant(0.0), b.constant(0.0)]
+        with b.for_(0, count, _AHEAD, initial) as parts:
+            turns: list[tuple[Value, Value, Value]] = []
+            for ahead in range(_AHEAD):
+                part = b.add(parts.index, ahead)
+                inside = b.compare("lt", part, count)
+                at = b.add(b.add(place(part), 2), dims.index)
+                turns.append((b.load(partials, at, mask=inside), part, inside))
+            top, total, mixed = parts.carried
+            for value, part, inside in turns:
+                own = b.minimum(part, b.sub(count, 1))
+                # What lies behind the last split changes nothing.
+                new_top = b.select(inside, b.load(tops, own), b.constant(LOWEST))
+                largest = b.maximum(top, new_top)
+                old, new = (b.unary("exp2", b.sub(x, largest)) for x in (top, new_top))
+                total = b.fma(total, old, b.mul(b.load(sums, own), new))
+                mixed = b.fma(mixed, old, b.mul(value, new))
+                top = largest
+            parts.yield_(top, total, mixed)
+        quotient = b.convert(
+            b.div(parts.results[2], parts.results[1]), dtype_by_name(request.result_dtype)
+        )
         b.store(result, [token, head, dims.index], quotient, mask=is_split)

@@ -8,12 +8,13 @@ from poot_core import DeviceCaps, Target, UnsupportedError
 from poot_kernelgen._answers import answer, entry_name, gpu_answer
 from poot_kernelgen._generate import GeneratedKernel
 from poot_kernelgen.attention._gpu import gpu_attend_kernel, gpu_blocking
+from poot_kernelgen.attention._joined import joined_attend_kernel, joined_tile_for
 from poot_kernelgen.attention._main import attend_kernel
 from poot_kernelgen.attention._matrix import matrix_attend_kernel, suits_matrix_attention
 from poot_kernelgen.attention._merge import merge_kernel
 from poot_kernelgen.requests import AttendRequest, Request
 
-__all__ = ["generate_attend", "query_tiles_for", "shortest_split_for"]
+__all__ = ["generate_attend", "joined_tile_for", "query_tiles_for", "shortest_split_for"]
 
 _MERGE_THREADS = 64
 _SPLIT, _GPU_SPLIT = 512, 128
@@ -46,7 +47,11 @@ def generate_attend(
 def _for_gpu(
     request: AttendRequest, target: Target, caps: DeviceCaps
 ) -> tuple[GeneratedKernel, ...]:
-    if suits_matrix_attention(request, target, caps):
+    is_matrix = suits_matrix_attention(request, target, caps)
+    tile = joined_tile_for(request, target, caps)
+    if is_matrix and tile and request.query_tile == tile > 1:
+        main = joined_attend_kernel(request, entry_name("attend_joined", request, target))
+    elif is_matrix:
         main = matrix_attend_kernel(request, entry_name("attend_matrix", request, target))
     else:
         blocking = gpu_blocking(request, caps)
@@ -54,8 +59,9 @@ def _for_gpu(
         main = gpu_attend_kernel(request, blocking, name)
     threads = max(caps.subgroup_size, min(_MERGE_THREADS, caps.max_workgroup))
     facts = (request.num_heads, request.value.head_dim, request.window, request.sinks,
-             request.split, request.causal, request.result_dtype, threads)  # fmt: skip
-    merge = merge_kernel(request, entry_name("attend_merge", facts, target), threads)
+             request.split, request.causal, request.result_dtype, threads, is_matrix)  # fmt: skip
+    name = entry_name("attend_merge", facts, target)
+    merge = merge_kernel(request, name, threads, in_turn=is_matrix)
     return gpu_answer(main), gpu_answer(merge, "merge")
 
 

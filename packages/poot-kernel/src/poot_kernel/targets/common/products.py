@@ -214,6 +214,10 @@ class _Words:
         """Return the words of the atom that begins at a place."""
         return [self.words[c] for c in _inside(place, side, self.shape)[:: self.per_word]]
 
+    def all(self) -> list[Register]:
+        """Return all words, in the order of the fragment's registers."""
+        return list(self.words.values())
+
 
 def _inside(place: Place, side: AtomSide, shape: Place) -> list[Place]:
     """Return an atom's coordinates; rows that the tile lacks repeat those that it has."""

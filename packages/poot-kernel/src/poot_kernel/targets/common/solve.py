@@ -74,6 +74,8 @@ class _Tie:
 
 def _ties(kernel: KernelFunction) -> list[_Tie]:
     found: list[_Tie] = []
+    for group in _kept(kernel):
+        found += _all_pairs(group)
     for op in kernel.body.walk():
         if op.opcode in ("map", "tile_convert", "tile_move", "broadcast"):
             found += _all_pairs((*op.operands, *op.results))
@@ -96,6 +98,22 @@ def _ties(kernel: KernelFunction) -> list[_Tie]:
             for group in zip(initial, arguments, yielded, op.results, strict=True):
                 found += _all_pairs(group)
     return [t for t in found if _is_tile(t.a) and _is_tile(t.b)]
+
+
+def _kept(kernel: KernelFunction) -> list[tuple[Value, ...]]:
+    """Return what is stored to, and copied from, each block of workgroup memory.
+
+    With one layout each invocation reads what it has written itself.
+    """
+    found: dict[Value, list[Value]] = {}
+    for op in kernel.body.walk():
+        if op.opcode not in ("store_tile", "copy"):
+            continue
+        definition = op.operands[0].definition
+        if definition is not None and definition.opcode == "shared_alloc":
+            value = op.operands[1] if op.opcode == "store_tile" else op.result
+            found.setdefault(op.operands[0], []).append(value)
+    return [tuple(dict.fromkeys(values)) for values in found.values()]
 
 
 def _all_pairs(values: tuple[Value, ...]) -> list[_Tie]:

@@ -19,6 +19,7 @@ from poot_kernel.targets.common.lower import (
 from poot_kernel.targets.common.machine import Register
 from poot_kernel.targets.common.products import FragmentProducts
 from poot_kernel.targets.nvptx.dealt import DealtProducts, most_turns, suits_dealt
+from poot_kernel.targets.nvptx.fed import FedProducts, fed_threads, suits_fed
 from poot_kernel.targets.nvptx.machine import REGION, PtxMachine, capability_of
 from poot_kernel.targets.nvptx.split import (
     MAX_WARPS,
@@ -70,7 +71,7 @@ def compile_ptx(
     known = multiples or {}
     overlaps = machine.capability >= 90
     products, count = _schedule(kernel, machine, arch, known, threads, overlaps=overlaps)
-    is_specialised = isinstance(products, WarpgroupProducts)
+    is_specialised = isinstance(products, WarpgroupProducts | FedProducts)
     machine.is_split = isinstance(products, SplitProducts | DealtProducts)
     parameters: list[str] = []
     arguments: list[Register] = []
@@ -89,7 +90,11 @@ def compile_ptx(
         if not isinstance(products, SplitProducts):  # it fetches weights first
             machine.line("griddepcontrol.wait")
     low = lower_kernel(kernel, machine, products, arguments, threads=count, multiples=known)
-    maps = tuple(products.tensor_maps) if isinstance(products, WarpgroupProducts) else ()
+    maps = (
+        tuple(products.tensor_maps)
+        if isinstance(products, WarpgroupProducts | FedProducts)
+        else ()
+    )
     parameters += [f"\t.param .align 64 .b8 map{number}[128]" for number in range(len(maps))]
     launched = count
     depth = products.workgroups if isinstance(products, DealtProducts) else 1
@@ -122,7 +127,7 @@ def compile_ptx(
     return DeviceKernel(
         name=kernel.name, code="\n".join(lines) + "\n", threads=launched,
         shared_bytes=low.shared_bytes, parameters=names, tensor_maps=maps,
-        is_persistent=is_specialised, split=_split(kernel, products), depth=depth,
+        is_persistent=isinstance(products, WarpgroupProducts), split=_split(kernel, products), depth=depth,
         cluster=cluster,
     )  # fmt: skip
 
@@ -134,6 +139,8 @@ def _schedule(
     """Return how tiles are multiplied, and by how many invocations."""
     if threads is None and arch == "sm_90a" and suits_warpgroups(kernel, known):
         return WarpgroupProducts(), 2 * warpgroup_rows(kernel)
+    if threads is None and arch == "sm_90a" and suits_fed(kernel):
+        return FedProducts(), fed_threads()
     if threads is None and machine.has_async_copy and suits_split(kernel):
         return SplitProducts(overlaps=overlaps), machine.subgroup_size
     if threads is None and suits_dealt(kernel):

@@ -64,6 +64,7 @@ class PtxMachine(AtomMachine):
         self.atoms = (*ATOMS, *dot_atoms(32)) if ampere else dot_atoms(32)
         self.cached = "cg"  # where copies to shared memory leave lines: cg in L2, ca in L1 too
         self.is_split = False  # a warp stands for the workgroup, see split.py
+        self.members = 0  # invocations that meet at barriers, where those are not all
         self.is_remote = False  # stores to shared memory go to another workgroup's
         self.tables: list[str] = []
         self.entry: list[str] = []
@@ -321,7 +322,10 @@ class PtxMachine(AtomMachine):
 
     def barrier(self) -> None:
         """Synchronise the workgroup."""
-        self.line("bar.warp.sync -1" if self.is_split else "bar.sync 0")
+        if self.members:
+            self.line(f"bar.sync 1, {self.members}")
+        else:
+            self.line("bar.warp.sync -1" if self.is_split else "bar.sync 0")
 
     def shuffle_xor(self, x: Register, mask: int) -> Register:
         """Exchange among lanes."""

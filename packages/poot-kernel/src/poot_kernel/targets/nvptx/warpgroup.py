@@ -31,10 +31,10 @@ from poot_kernel.targets.common.promises import Promises
 from poot_kernel.targets.common.staging import StagedCopy
 from poot_kernel.targets.common.tiles import FragmentTile, MemoryTile, Stride, Tile
 from poot_kernel.targets.nvptx.machine import PtxMachine
+from poot_kernel.targets.nvptx.ring import GROUP, Ring
 
 __all__ = ["WarpgroupProducts", "suits_warpgroups", "warpgroup_rows"]
 
-GROUP = 128  # threads of a warpgroup
 ROWS = 64  # rows of an instruction
 ROW_BYTES = 128  # of a swizzled tile: 64 elements of k
 TILE_ROWS = 8  # tiles that walk down together, for L2
@@ -113,36 +113,31 @@ def _held(low: Lowering, x: Register) -> Register:
     return x if x.code.startswith("%") else low.machine.read(low.machine.variable(x))
 
 
-class _Ring:
-    """Slots, their barriers, and the place in the ring, which goes on from tile to tile."""
+class _Ring(Ring):
+    """Slots, and where in them copies lie; several tiles of a span lie side by side."""
 
     def __init__(self, low: Lowering, op: Op, wide: Op, span: int, ranks: int) -> None:
-        self.low, self.machine = low, cast(PtxMachine, low.machine)
         self.wide, self.span = wide, span
         self.is_tight = False  # slots have the size of the present span
-        self.stages = max(2, cast(int, op.attributes["stages"]))
+        stages = max(2, cast(int, op.attributes["stages"]))
         copies = [o for o in op.regions[0].operations if o.opcode.startswith("copy")]
         self.offsets: dict[Op, int] = {}
         self.stride = 0  # bytes of a slot of the widest span
         for copy in copies:
             self.offsets[copy] = self.stride
             self.stride += self.rows(copy) * ROW_BYTES
-        size = self.stages * self.stride
-        ops = low.arithmetic
-        self.sums_offset = 0
+        size = stages * self.stride
+        sums_offset = 0
         if ranks > 1:
             # A shared tile is a single one: its slots are small, and sums of chunks follow them.
             self.span = 1
-            self.sums_offset = self.stages * self.slot_bytes
+            sums_offset = stages * self.slot_bytes
             self.span = span
-            size = max(size, self.sums_offset + SPLIT_CHUNKS // 2 * SUM_BYTES)
-        block = low.allocate("ring", size + 2048)
-        self.base = ops.integer("and", ops.add(block, 1023), 0xFFFFFC00)
-        self.full, self.empty = ops.add(self.base, size), ops.add(self.base, size + 8 * self.stages)
-        self.received = ops.add(self.base, size + 16 * self.stages)
-        self.sums = ops.add(self.base, self.sums_offset)
-        self.slot = self.machine.variable(ops.word(0))
-        self.parity = self.machine.variable(ops.word(0))
+            size = max(size, sums_offset + SPLIT_CHUNKS // 2 * SUM_BYTES)
+        super().__init__(low, stages, size)
+        self.sums_offset = sums_offset
+        self.received = low.arithmetic.add(self.base, size + 16 * stages)
+        self.sums = low.arithmetic.add(self.base, sums_offset)
 
     @property
     def slot_bytes(self) -> int:
@@ -162,39 +157,14 @@ class _Ring:
         return rows * self.span if copy is self.wide else rows
 
     def prepare(self, num_consumers: int) -> None:
-        """Initialise the barriers: one arrival fills a slot, each warpgroup's one empties it.
+        """Initialise the barriers.
 
         What a slot holds comes from both workgroups of a cluster, so both must have done with it.
         """
-        m = self.machine
-        for slot in range(self.stages):
-            for base, count in ((self.full, 1), (self.empty, num_consumers * CLUSTER)):
-                m.line(f"mbarrier.init.shared::cta.b64 [{base.code}+{8 * slot}], {count}")
         if self.sums_offset:
-            m.line(f"mbarrier.init.shared::cta.b64 [{self.received.code}+0], {GROUP}")
-        m.line("fence.mbarrier_init.release.cluster")
-        m.line("fence.proxy.async.shared::cta")
-
-    def barrier_of(self, base: Register, slot: Register) -> Register:
-        """Return a slot's barrier."""
-        return self.low.arithmetic.add(self.low.arithmetic.mul(slot, 8), base)
-
-    def wait(self, base: Register, slot: Register, parity: Register) -> None:
-        """Wait until a barrier's phase ends."""
-        m, label = self.machine, self.machine.label()
-        m.place(label)
-        at = self.barrier_of(base, slot)
-        done = m.result("mbarrier.try_wait.parity.shared::cta.b64", boolean, f"[{at.code}]", parity)
-        m.line(f"@!{done.code} bra {label}")
-
-    def advance(self) -> None:
-        """Go to the next slot; the parity turns with each round."""
-        m, ops = self.machine, self.low.arithmetic
-        following = ops.add(m.read(self.slot), 1)
-        wraps = m.compare("eq", following, ops.word(self.stages))
-        m.assign(self.slot, m.select(wraps, ops.word(0), following))
-        turned = m.binary("xor", m.read(self.parity), m.select(wraps, ops.word(1), ops.word(0)))
-        m.assign(self.parity, turned)
+            line = f"mbarrier.init.shared::cta.b64 [{self.received.code}+0], {GROUP}"
+            self.machine.line(line)
+        super().prepare(num_consumers * CLUSTER)
 
     def tile(self, copy: Op, slot: Register) -> MemoryTile:
         """Return a copy's tile: rows of 128 bytes, swizzled as TMA and wgmma agree."""
@@ -540,15 +510,8 @@ class WarpgroupProducts(FragmentProducts):
 
         def turn() -> None:
             index, slot = machine.read(counter), machine.read(ring.slot)
-            # The first round finds every slot empty: the phase before the first has ended.
-            ring.wait(
-                ring.empty,
-                slot,
-                machine.binary("xor", machine.read(ring.parity), low.arithmetic.word(1)),
-            )
-            full = ring.barrier_of(ring.full, slot)
-            size = ring.slot_bytes
-            machine.line(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full.code}], {size}")
+            ring.wait_empty(slot)
+            ring.expect(slot, ring.slot_bytes)
             low.stage = _Issue(ring, slot, self.maps, cast(Op, self.shared), rank)
             low.region(op.regions[0], [index])
             low.stage = None
