@@ -29,7 +29,6 @@ from poot_kernel.targets.nvptx.split import (
     suits_split,
 )
 from poot_kernel.targets.nvptx.warpgroup import (
-    CLUSTER,
     WarpgroupProducts,
     suits_warpgroups,
     warpgroup_rows,
@@ -98,7 +97,7 @@ def compile_ptx(
     parameters += [f"\t.param .align 64 .b8 map{number}[128]" for number in range(len(maps))]
     launched = count
     depth = products.workgroups if isinstance(products, DealtProducts) else 1
-    cluster = CLUSTER * products.ranks if isinstance(products, WarpgroupProducts) else 1
+    cluster = products.pair * products.ranks if isinstance(products, WarpgroupProducts) else 1
     if is_specialised:
         launched += 128  # the loading warp's group
     elif machine.is_split:

@@ -33,11 +33,12 @@ class Ring:
         self.slot = self.machine.variable(ops.word(0))
         self.parity = self.machine.variable(ops.word(0))
 
-    def prepare(self, num_consumers: int) -> None:
+    def prepare(self, num_consumers: int | Register) -> None:
         """Initialise the barriers: one arrival fills a slot, each consumer's one empties it."""
         m = self.machine
+        consumers = num_consumers.code if isinstance(num_consumers, Register) else num_consumers
         for slot in range(self.stages):
-            for base, count in ((self.full, 1), (self.empty, num_consumers)):
+            for base, count in ((self.full, 1), (self.empty, consumers)):
                 m.line(f"mbarrier.init.shared::cta.b64 [{base.code}+{8 * slot}], {count}")
         m.line("fence.mbarrier_init.release.cluster")
         m.line("fence.proxy.async.shared::cta")

@@ -38,7 +38,10 @@ __all__ = ["WarpgroupProducts", "suits_warpgroups", "warpgroup_rows"]
 ROWS = 64  # rows of an instruction
 ROW_BYTES = 128  # of a swizzled tile: 64 elements of k
 TILE_ROWS = 8  # tiles that walk down together, for L2
-CLUSTER = 1  # workgroups that share one operand: each loads a half for both
+PAIR = 2  # workgroups that share rows of weights where tiles are large: each loads a half for both
+MANY_ROWS = 8  # tiles along rows from which on a place without a partner costs little
+CHUNKED_SPAN, SINGLE_SPAN = 3, 4  # large tiles side by side: registers hold sums of chunks beside all
+RING_BYTES = 192 << 10  # of all slots: what follows a pipeline may need memory too
 CHUNKED_COLUMNS = 128  # sums of a chunk and of all chunks share the registers
 FILLING = 100  # spans that keep most of a device's multiprocessors busy
 SUM_BYTES = 64 * 64 * 4  # of a chunk's sums
@@ -82,7 +85,12 @@ def span_of(kernel: KernelFunction) -> int:
         return 1
     if rows == ROWS:
         return 2
-    return 2 if is_chunked(pipeline) else 4
+    return CHUNKED_SPAN if is_chunked(pipeline) else SINGLE_SPAN
+
+
+def pair_of(kernel: KernelFunction) -> int:
+    """Return how many workgroups, one below the other, may share columns: a cluster along x."""
+    return PAIR if warpgroup_rows(kernel) > ROWS else 1
 
 
 def ranks_of(kernel: KernelFunction) -> int:
@@ -119,13 +127,13 @@ class _Ring(Ring):
     def __init__(self, low: Lowering, op: Op, wide: Op, span: int, ranks: int) -> None:
         self.wide, self.span = wide, span
         self.is_tight = False  # slots have the size of the present span
-        stages = max(2, cast(int, op.attributes["stages"]))
         copies = [o for o in op.regions[0].operations if o.opcode.startswith("copy")]
         self.offsets: dict[Op, int] = {}
         self.stride = 0  # bytes of a slot of the widest span
         for copy in copies:
             self.offsets[copy] = self.stride
             self.stride += self.rows(copy) * ROW_BYTES
+        stages = max(2, min(cast(int, op.attributes["stages"]), RING_BYTES // self.stride))
         size = stages * self.stride
         sums_offset = 0
         if ranks > 1:
@@ -156,15 +164,15 @@ class _Ring(Ring):
         rows = cast(TileType, copy.result.type).shape[0]
         return rows * self.span if copy is self.wide else rows
 
-    def prepare(self, num_consumers: int) -> None:
+    def prepare(self, num_consumers: int | Register) -> None:
         """Initialise the barriers.
 
-        What a slot holds comes from both workgroups of a cluster, so both must have done with it.
+        What a slot holds may come from both workgroups of a cluster, and both must have done with it.
         """
         if self.sums_offset:
             line = f"mbarrier.init.shared::cta.b64 [{self.received.code}+0], {GROUP}"
             self.machine.line(line)
-        super().prepare(num_consumers * CLUSTER)
+        super().prepare(num_consumers)
 
     def tile(self, copy: Op, slot: Register) -> MemoryTile:
         """Return a copy's tile: rows of 128 bytes, swizzled as TMA and wgmma agree."""
@@ -185,15 +193,18 @@ class _Issue:
         ring: The ring.
         slot: Where to.
         maps: Registers with the address of each array's description.
-        shared: The copy of which each workgroup of the cluster loads a half, for both.
-        rank: The workgroup's number in the cluster.
+        shared: The copy that is made in as many parts as a cluster has workgroups.
+        parts: How many those are.
+        rank: The workgroup's number in the cluster where it loads one part, for all; else it loads
+            all of them.
     """
 
     def __init__(
-        self, ring: _Ring, slot: Register, maps: dict[Value, str], shared: Op, rank: Register
-    ) -> None:
+        self, ring: _Ring, slot: Register, maps: dict[Value, str], shared: Op, parts: int,
+        rank: Register | None,
+    ) -> None:  # fmt: skip
         self.ring, self.slot, self.maps = ring, slot, maps
-        self.shared, self.rank = shared, rank
+        self.shared, self.parts, self.rank = shared, parts, rank
 
     def copy(self, low: Lowering, staged: StagedCopy) -> MemoryTile:
         """Start one copy."""
@@ -201,16 +212,18 @@ class _Issue:
         row, column = (ops.convert(low.scalar(v), u32) for v in op.operands[1:3])
         full = self.ring.barrier_of(self.ring.full, self.slot)
         base, form, mask = tile.base, "", ""
-        if op is self.shared and CLUSTER > 1:
-            half = self.ring.rows(op) // CLUSTER
-            row = ops.add(row, ops.mul(self.rank, half))
-            base = ops.add(base, ops.mul(self.rank, half * ROW_BYTES))
-            form = ".multicast::cluster"
-            mask = f", {self.ring.machine.half((1 << CLUSTER) - 1)}"
-        pieces = self.ring.span if op is self.ring.wide and op is not self.shared else 1
+        rows, pieces = ROWS, self.ring.span if op is self.ring.wide else 1
+        if op is self.shared:
+            rows, pieces = self.ring.rows(op) // self.parts, self.parts
+            if self.rank is not None:
+                row = ops.add(row, ops.mul(self.rank, rows))
+                base = ops.add(base, ops.mul(self.rank, rows * ROW_BYTES))
+                form = ".multicast::cluster"
+                mask = f", {self.ring.machine.half((1 << pieces) - 1)}"
+                pieces = 1
         for number in range(pieces):
-            at = ops.add(base, number * ROWS * ROW_BYTES)
-            line = ops.add(row, number * ROWS)
+            at = ops.add(base, number * rows * ROW_BYTES)
+            line = ops.add(row, number * rows)
             self.ring.machine.line(
                 "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
                 f"{form} [{at.code}], [{self.maps[op.operands[0]]}, {{{column.code}, {line.code}}}]"
@@ -240,6 +253,9 @@ class WarpgroupProducts(FragmentProducts):
         self.shared: Op | None = None
         self.span = 1
         self.ranks = 1
+        self.pair = 1  # workgroups of a cluster that may share columns
+        self.sharing = 1  # how many do in what is lowered at present
+        self._pairs: Register | None = None  # whether they do in this launch
         self.rank: Register | None = None  # in a tile that two workgroups share
         self.is_loading = False
         self.maps: dict[Value, str] = {}
@@ -261,12 +277,18 @@ class WarpgroupProducts(FragmentProducts):
         sides = {operands[op.result][1]: op for op in copies}
         self.span = span_of(low.kernel)
         self.ranks = ranks_of(low.kernel)
+        self.pair = pair_of(low.kernel)
         self.ring = _Ring(low, pipeline, sides[1], self.span, self.ranks)
         # Large tiles of a cluster lie one below the other and share columns; small ones, rows.
         self.shared = sides[1 if self.pairs_rows(low) else 0]
         self._declare_maps(low, machine, pipeline)
         first = machine.compare("eq", low.thread(), ops.word(0))
-        machine.branch(first, lambda: cast(_Ring, self.ring).prepare(low.threads // GROUP))
+        consumers: int | Register = low.threads // GROUP
+        if self.pair > 1:
+            self._pairs = self._has_pairs(low)
+            both = ops.word(consumers * self.pair)
+            consumers = machine.select(self._pairs, both, ops.word(consumers))
+        machine.branch(first, lambda: cast(_Ring, self.ring).prepare(consumers))
         self._meet(machine)
         loads = machine.compare("ge", low.thread(), ops.word(low.threads))
         machine.branch(loads, lambda: self._load(low), lambda: self._multiply(low))
@@ -278,7 +300,7 @@ class WarpgroupProducts(FragmentProducts):
         return low.threads > GROUP
 
     def _meet(self, machine: PtxMachine) -> None:
-        if CLUSTER == 1 and self.ranks == 1:
+        if self.pair * self.ranks == 1:
             machine.line("bar.sync 0")
             return
         machine.line("barrier.cluster.arrive.release")
@@ -298,7 +320,7 @@ class WarpgroupProducts(FragmentProducts):
             sizes = tuple(size for size in memory.shape if size is not None)
             box = cast(TileType, op.result.type).shape
             if op is self.shared:
-                box = (cast(_Ring, self.ring).rows(op) // CLUSTER, *box[1:])
+                box = (cast(_Ring, self.ring).rows(op) // self.pair, *box[1:])
             place = low.kernel.parameters.index(array)
             self.tensor_maps.append(TensorMap(parameter=place, shape=sizes, box=box))
 
@@ -317,6 +339,9 @@ class WarpgroupProducts(FragmentProducts):
     def _spans(self, low: Lowering) -> None:
         """Lower for the widest span, and where that would leave workgroups idle for single tiles."""
         machine, ring = low.machine, cast(_Ring, self.ring)
+        if self._pairs is not None:
+            machine.branch(self._pairs, lambda: self._in_pairs(low), lambda: self._tiles(low))
+            return
         if self.span == 1 or self.pairs_rows(low):
             self._tiles(low)
             return
@@ -336,6 +361,18 @@ class WarpgroupProducts(FragmentProducts):
             machine.branch(self._is_shared(low), lambda: self._together(low, single), single)
 
         machine.branch(fills, lambda: self._tiles(low), few)
+
+    def _has_pairs(self, low: Lowering) -> Register:
+        """Return whether the workgroups of a cluster share columns: few of them lack a partner."""
+        machine, ops = cast(PtxMachine, low.machine), low.arithmetic
+        rows = ops.convert(low.size(low.kernel.grid[1]), u32)
+        even = machine.compare("eq", ops.integer("and", rows, self.pair - 1), ops.word(0))
+        return machine.binary("or", even, machine.compare("ge", rows, ops.word(MANY_ROWS)))
+
+    def _in_pairs(self, low: Lowering) -> None:
+        self.sharing = self.pair
+        self._tiles(low)
+        self.sharing = 1
 
     def _is_shared(self, low: Lowering) -> Register:
         """Return whether two workgroups share each tile: there is one of them for every tile."""
@@ -370,14 +407,14 @@ class WarpgroupProducts(FragmentProducts):
         else:
             across = self._shared_out(low, across)
         total = ops.mul(across, down)
-        shift = (CLUSTER if self.rank is None else self.ranks).bit_length() - 1
+        shift = (self.sharing if self.rank is None else self.ranks).bit_length() - 1
         counter = machine.variable(ops.integer("shr", machine.workgroup(0), shift))
         step = ops.integer("shr", machine.num_workgroups(0), shift)
 
         def paired(place: Register) -> Register:
-            if CLUSTER == 1:
+            if self.sharing == 1:
                 return place
-            return ops.add(ops.mul(place, CLUSTER), rank)
+            return ops.add(ops.mul(place, self.sharing), rank)
 
         def turn() -> None:
             tile = machine.read(counter)
@@ -397,7 +434,8 @@ class WarpgroupProducts(FragmentProducts):
     def _shared_out(self, low: Lowering, count: Register) -> Register:
         """Return how many places a cluster has where one workgroup has ``count``."""
         ops = low.arithmetic
-        return ops.integer("shr", ops.add(count, CLUSTER - 1), CLUSTER.bit_length() - 1)
+        places = ops.add(count, self.sharing - 1)
+        return ops.integer("shr", places, self.sharing.bit_length() - 1)
 
     def _span_of_tiles(
         self, low: Lowering, x: Register, y: Register, columns: Register, rows: Register
@@ -512,7 +550,8 @@ class WarpgroupProducts(FragmentProducts):
             index, slot = machine.read(counter), machine.read(ring.slot)
             ring.wait_empty(slot)
             ring.expect(slot, ring.slot_bytes)
-            low.stage = _Issue(ring, slot, self.maps, cast(Op, self.shared), rank)
+            part = rank if self.sharing > 1 else None
+            low.stage = _Issue(ring, slot, self.maps, cast(Op, self.shared), self.pair, part)
             low.region(op.regions[0], [index])
             low.stage = None
             ring.advance()
@@ -637,14 +676,14 @@ class WarpgroupProducts(FragmentProducts):
         step = low.index(op.operands[2])
         before = machine.variable(ops.word(ring.stages))
         lane = ops.integer("and", low.thread(), GROUP - 1)
-        leads = machine.compare("lt", lane, ops.word(CLUSTER))
+        leads = machine.compare("lt", lane, ops.word(self.sharing))
 
         def release() -> None:
             slot = machine.read(before)
             some = machine.compare("lt", slot, ops.word(ring.stages))
             at = ring.barrier_of(ring.empty, slot)
             mine = machine.binary("and", leads, some)
-            if CLUSTER == 1:
+            if self.sharing == 1:
                 machine.line(f"@{mine.code} mbarrier.arrive.shared::cta.b64 _, [{at.code}]")
                 return
             to = machine.result("mapa.shared::cluster.u32", u32, at, lane)
