@@ -92,13 +92,20 @@ def test_large_products_add_chunks_apart():
     kernel = KERNELS.product.specialise(TM=128, TN=64, TK=64, STAGES=4, SIGNATURE="k16_chunk1024")
     built = compile_ptx(kernel, multiples=KNOWN)
     assert built.is_persistent
-    # Two narrow tiles by one instruction, their sums in registers of their own.
-    assert built.code.count("wgmma.mma_async.sync.aligned.m64n128k16") == 4
-    assert built.code.count("add.rn.f32") == 64
+    # Three narrow tiles by one instruction, or two: in pairs of workgroups, and alone. Sums of chunks
+    # have registers of their own.
+    assert built.code.count("wgmma.mma_async.sync.aligned.m64n192k16") == 4
+    assert built.code.count("wgmma.mma_async.sync.aligned.m64n128k16") == 2 * 4
+    assert built.code.count("add.rn.f32") == 96 + 2 * 64
+    # A pair's workgroups load halves of the weights for both: 3 or 2 loads of 32 rows, 4 alone.
+    assert built.cluster == 2
+    assert built.tensor_maps[1].box == (32, 64)
+    assert built.code.count("multicast::cluster") == 3 + 2
+    assert built.code.count("cp.async.bulk.tensor.2d") == 3 + (3 + 2 + 4)
     plain = compile_ptx(
         KERNELS.product.specialise(TM=128, TN=64, TK=64, STAGES=4, SIGNATURE="k16"), multiples=KNOWN
     )
-    assert plain.code.count("wgmma.mma_async.sync.aligned.m64n256k16") == 4
+    assert plain.code.count("wgmma.mma_async.sync.aligned.m64n256k16") == 2 * 4
     assert "add.rn.f32" not in plain.code
 
 

@@ -20,12 +20,13 @@ class Ring:
 
     Args:
         low: The lowering.
-        stages: Slots.
+        stages: Slots; fewer may be used.
         size: Bytes of all slots.
     """
 
     def __init__(self, low: Lowering, stages: int, size: int) -> None:
-        self.low, self.machine, self.stages = low, cast(PtxMachine, low.machine), stages
+        self.low, self.machine = low, cast(PtxMachine, low.machine)
+        self.stages = self.num_barriers = stages
         ops = low.arithmetic
         block = low.allocate("ring", size + 2 * ALIGNMENT)
         self.base = ops.integer("and", ops.add(block, ALIGNMENT - 1), -ALIGNMENT & 0xFFFFFFFF)
@@ -37,7 +38,7 @@ class Ring:
         """Initialise the barriers: one arrival fills a slot, each consumer's one empties it."""
         m = self.machine
         consumers = num_consumers.code if isinstance(num_consumers, Register) else num_consumers
-        for slot in range(self.stages):
+        for slot in range(self.num_barriers):
             for base, count in ((self.full, 1), (self.empty, consumers)):
                 m.line(f"mbarrier.init.shared::cta.b64 [{base.code}+{8 * slot}], {count}")
         m.line("fence.mbarrier_init.release.cluster")

@@ -41,6 +41,7 @@ TILE_ROWS = 8  # tiles that walk down together, for L2
 PAIR = 2  # workgroups that share rows of weights where tiles are large: each loads a half for both
 MANY_ROWS = 8  # tiles along rows from which on a place without a partner costs little
 CHUNKED_SPAN, SINGLE_SPAN = 3, 4  # large tiles side by side: registers hold sums of chunks beside all
+NARROW_SPAN = 2  # where that takes fewer rounds of all multiprocessors
 RING_BYTES = 192 << 10  # of all slots: what follows a pipeline may need memory too
 CHUNKED_COLUMNS = 128  # sums of a chunk and of all chunks share the registers
 FILLING = 100  # spans that keep most of a device's multiprocessors busy
@@ -90,7 +91,7 @@ def span_of(kernel: KernelFunction) -> int:
 
 def pair_of(kernel: KernelFunction) -> int:
     """Return how many workgroups, one below the other, may share columns: a cluster along x."""
-    return PAIR if warpgroup_rows(kernel) > ROWS else 1
+    return PAIR if warpgroup_rows(kernel) > ROWS and span_of(kernel) > 1 else 1
 
 
 def ranks_of(kernel: KernelFunction) -> int:
@@ -125,7 +126,7 @@ class _Ring(Ring):
     """Slots, and where in them copies lie; several tiles of a span lie side by side."""
 
     def __init__(self, low: Lowering, op: Op, wide: Op, span: int, ranks: int) -> None:
-        self.wide, self.span = wide, span
+        self.wide, self.span, self.widest = wide, span, span
         self.is_tight = False  # slots have the size of the present span
         copies = [o for o in op.regions[0].operations if o.opcode.startswith("copy")]
         self.offsets: dict[Op, int] = {}
@@ -133,8 +134,13 @@ class _Ring(Ring):
         for copy in copies:
             self.offsets[copy] = self.stride
             self.stride += self.rows(copy) * ROW_BYTES
-        stages = max(2, min(cast(int, op.attributes["stages"]), RING_BYTES // self.stride))
+        self.most = max(2, cast(int, op.attributes["stages"]))
+        stages = self._fitting
         size = stages * self.stride
+        if span == CHUNKED_SPAN:  # the narrow span may fill more
+            self.span = NARROW_SPAN
+            size = max(size, self._fitting * self.slot_bytes)
+            self.span = span
         sums_offset = 0
         if ranks > 1:
             # A shared tile is a single one: its slots are small, and sums of chunks follow them.
@@ -142,10 +148,21 @@ class _Ring(Ring):
             sums_offset = stages * self.slot_bytes
             self.span = span
             size = max(size, sums_offset + SPLIT_CHUNKS // 2 * SUM_BYTES)
-        super().__init__(low, stages, size)
+        super().__init__(low, self.most, size)
+        self.stages = stages
         self.sums_offset = sums_offset
-        self.received = low.arithmetic.add(self.base, size + 16 * stages)
+        self.received = low.arithmetic.add(self.base, size + 16 * self.most)
         self.sums = low.arithmetic.add(self.base, sums_offset)
+
+    @property
+    def _fitting(self) -> int:
+        """Slots that there is room for at the present span."""
+        return max(2, min(self.most, RING_BYTES // self.slot_bytes))
+
+    def narrow(self, span: int) -> None:
+        """Lower for a span from now on: slots lie closely, and more of them."""
+        self.span, self.is_tight = span, True
+        self.stages = self._fitting
 
     @property
     def slot_bytes(self) -> int:
@@ -163,6 +180,10 @@ class _Ring(Ring):
         """Return how many rows of a copy a slot holds: those of all tiles of a span."""
         rows = cast(TileType, copy.result.type).shape[0]
         return rows * self.span if copy is self.wide else rows
+
+    def piece(self, copy: Op, parts: int) -> int:
+        """Return the rows that one load brings of a copy made in parts, the same at all spans."""
+        return self.rows(copy) // parts if self.widest != CHUNKED_SPAN else ROWS // parts
 
     def prepare(self, num_consumers: int | Register) -> None:
         """Initialise the barriers.
@@ -214,13 +235,15 @@ class _Issue:
         base, form, mask = tile.base, "", ""
         rows, pieces = ROWS, self.ring.span if op is self.ring.wide else 1
         if op is self.shared:
-            rows, pieces = self.ring.rows(op) // self.parts, self.parts
+            rows = self.ring.piece(op, self.parts)
+            pieces = self.ring.rows(op) // rows
             if self.rank is not None:
-                row = ops.add(row, ops.mul(self.rank, rows))
-                base = ops.add(base, ops.mul(self.rank, rows * ROW_BYTES))
+                pieces //= self.parts
+                skipped = ops.mul(self.rank, pieces * rows)
+                row = ops.add(row, skipped)
+                base = ops.add(base, ops.mul(skipped, ROW_BYTES))
                 form = ".multicast::cluster"
-                mask = f", {self.ring.machine.half((1 << pieces) - 1)}"
-                pieces = 1
+                mask = f", {self.ring.machine.half((1 << self.parts) - 1)}"
         for number in range(pieces):
             at = ops.add(base, number * rows * ROW_BYTES)
             line = ops.add(row, number * rows)
@@ -320,7 +343,7 @@ class WarpgroupProducts(FragmentProducts):
             sizes = tuple(size for size in memory.shape if size is not None)
             box = cast(TileType, op.result.type).shape
             if op is self.shared:
-                box = (cast(_Ring, self.ring).rows(op) // self.pair, *box[1:])
+                box = (cast(_Ring, self.ring).piece(op, self.pair), *box[1:])
             place = low.kernel.parameters.index(array)
             self.tensor_maps.append(TensorMap(parameter=place, shape=sizes, box=box))
 
@@ -340,7 +363,7 @@ class WarpgroupProducts(FragmentProducts):
         """Lower for the widest span, and where that would leave workgroups idle for single tiles."""
         machine, ring = low.machine, cast(_Ring, self.ring)
         if self._pairs is not None:
-            machine.branch(self._pairs, lambda: self._in_pairs(low), lambda: self._tiles(low))
+            self._in_pairs(low, self._pairs)
             return
         if self.span == 1 or self.pairs_rows(low):
             self._tiles(low)
@@ -369,10 +392,45 @@ class WarpgroupProducts(FragmentProducts):
         even = machine.compare("eq", ops.integer("and", rows, self.pair - 1), ops.word(0))
         return machine.binary("or", even, machine.compare("ge", rows, ops.word(MANY_ROWS)))
 
-    def _in_pairs(self, low: Lowering) -> None:
-        self.sharing = self.pair
-        self._tiles(low)
-        self.sharing = 1
+    def _in_pairs(self, low: Lowering, has_pairs: Register) -> None:
+        """Lower for pairs, and for single workgroups; sums of chunks have two spans."""
+        machine, ring = low.machine, cast(_Ring, self.ring)
+
+        def lower(span: int, sharing: int) -> None:
+            ring.narrow(span)
+            self.span, self.sharing = span, sharing
+            self._tiles(low)
+            self.span, self.sharing = ring.widest, 1
+
+        widest = ring.widest
+        if widest != CHUNKED_SPAN:
+            machine.branch(
+                has_pairs, lambda: lower(widest, self.pair), lambda: lower(widest, 1)
+            )
+            return
+
+        def pairs() -> None:
+            machine.branch(
+                self._prefers_wide(low),
+                lambda: lower(widest, self.pair),
+                lambda: lower(NARROW_SPAN, self.pair),
+            )
+
+        machine.branch(has_pairs, pairs, lambda: lower(NARROW_SPAN, 1))
+
+    def _prefers_wide(self, low: Lowering) -> Register:
+        """Return whether the wide span takes no more time: rounds of all pairs, times its columns."""
+        machine, ops = cast(PtxMachine, low.machine), low.arithmetic
+        columns, rows = (ops.convert(low.size(size), u32) for size in low.kernel.grid)
+        down = machine.binary("div", ops.add(rows, self.pair - 1), ops.word(self.pair))
+        pairs = machine.binary("div", machine.num_workgroups(0), ops.word(self.pair))
+
+        def time(span: int) -> Register:
+            across = machine.binary("div", ops.add(columns, span - 1), ops.word(span))
+            waiting = machine.binary("sub", ops.add(ops.mul(across, down), pairs), ops.word(1))
+            return ops.mul(machine.binary("div", waiting, pairs), span)
+
+        return machine.compare("le", time(CHUNKED_SPAN), time(NARROW_SPAN))
 
     def _is_shared(self, low: Lowering) -> Register:
         """Return whether two workgroups share each tile: there is one of them for every tile."""
