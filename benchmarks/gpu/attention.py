@@ -1,4 +1,4 @@
-"""Causal attention of a prompt over the paged pool on one GPU: right, the same bits in every cut, and fast.
+"""Causal attention of a prompt over the paged pool on one GPU: error, bits in every cut, and rate.
 
 Run: python benchmarks/gpu/attention.py [--torch]. Keys and values lie in shuffled blocks. The kernel of
 many tokens is compared with float64, with itself where its items are cut at every split, and with the
@@ -21,7 +21,7 @@ from harness import Bench
 from poot_kernelgen import generate, joined_tile_for
 from poot_kernelgen.requests import AttendRequest, KvLayout
 
-BLOCK = 16
+BLOCK = 32
 SEED = 11
 RESULTS: list[dict[str, object]] = []
 
@@ -90,9 +90,7 @@ class Case:
         def rounded(x: np.ndarray) -> np.ndarray:
             return x.astype(ml_dtypes.bfloat16)
 
-        self.keys, self.values = (
-            rounded(rng.standard_normal(sizes, np.float32)) for _ in range(2)
-        )
+        self.keys, self.values = (rounded(rng.standard_normal(sizes, np.float32)) for _ in range(2))
         self.queries = rng.standard_normal((tokens, shape.heads, dim), np.float32)
         order = rng.permutation(self.blocks)
         key_pool = np.zeros((self.blocks, kv, dim, BLOCK), ml_dtypes.bfloat16)

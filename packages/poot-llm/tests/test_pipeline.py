@@ -120,7 +120,9 @@ def test_commands(capsys) -> None:
     assert "without a plan" in capsys.readouterr().err.splitlines()[-1]
     assert _run.run(["kernels", str(CHECKPOINT), "--target", "ptx:sm_90a"]) == 0
     first, *rows = capsys.readouterr().out.splitlines()
-    assert first == (f"ptx:sm_90a:mma-async+mma-k16: {len(rows)} kernels; stages python, ir, ptx, sass")
+    assert first == (
+        f"ptx:sm_90a:mma-async+mma-k16: {len(rows)} kernels; stages python, ir, ptx, sass"
+    )
     name = rows[0].split()[0]
     assert _run.run(["kernels", str(CHECKPOINT), name, "--target", "wgpu", "--stage", "wgsl"]) == 0
     assert "@compute" in capsys.readouterr().out

@@ -140,6 +140,21 @@ def test_without_a_linker_the_driver_compiles_on_load(fake, settings):
     assert images[0].startswith(b".version")
 
 
+def test_kernels_that_hand_registers_over_are_compiled_on_load(fake, settings):
+    kernels = list(fake.kernels.values())
+    with open_with(fake, settings) as device:
+        compiled = compile_kernels(kernels, device.target, device.service, device.caps)
+        packages = [KernelPackage.decode(found.data) for found in compiled]
+        changed = replace(packages[0], code=packages[0].code + b"// setmaxnreg")
+        moving = replace(compiled[0], data=changed.encode())
+        loaded = device.load([moving, *compiled[1:]])
+        assert [name for one in loaded for name in one] == [p.name for p in packages]
+    # The linker would ignore it; the others are linked as ever.
+    assert fake.names().count("cuLinkComplete") == len(kernels) - 1
+    images = [a[0] for n, a in fake.calls if n == "cuModuleLoadData"]
+    assert sum(image.rstrip(b"\0").endswith(b"// setmaxnreg") for image in images) == 1
+
+
 def test_a_lost_device_refuses_everything_after(device, kernels, fake):
     buffer = device.allocate(256, "x")
     device.upload(buffer, np.ones(64, np.float32))

@@ -112,9 +112,7 @@ class _Joined(MatrixAttention):
                 pipe.yield_(*self._combined(pipe.carried, found))
         return pipe.results
 
-    def _joined_part(
-        self, part: Value, tiles: Sequence[Value], *, is_masked: bool
-    ) -> list[Value]:
+    def _joined_part(self, part: Value, tiles: Sequence[Value], *, is_masked: bool) -> list[Value]:
         """Return what ``_part`` does, by one product of 64 keys each."""
         b, size = self.b, self.request.key.block_size
         keys = b.interleave(*tiles[: self.blocks], axis=1, block=size)

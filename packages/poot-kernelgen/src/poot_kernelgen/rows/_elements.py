@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from poot_core import dtype_by_name
+from poot_core import DType, dtype_by_name
 from poot_kernel import IRBuilder, ScalarType, Value, VectorType
 from poot_kernelgen.rows._operations import emit_node, literal_of
 from poot_kernelgen.rows._plan import RowPlan
@@ -117,7 +117,11 @@ class Elements:
             return b.load(
                 place.memory, [*place.leading, self.index(position, scope)],
                 count=scope.count if is_spread else 1,
-                alignment=self._alignment(value, position, scope) if is_spread else 0,
+                alignment=(
+                    self.alignment(position, scope, self._plan.size(value), self._dtype(value))
+                    if is_spread
+                    else 0
+                ),
             )  # fmt: skip
         assert node is not None
         if node.op == "literal":
@@ -136,14 +140,24 @@ class Elements:
             return found[0]
         return emit_node(b, node, found, self._power(node.op, node.operands))
 
-    def _alignment(self, value: int, position: Position, scope: Scope) -> int:
-        """Return the bytes that what a lane loads is aligned to; 0 where nothing is known."""
+    def _dtype(self, value: int) -> DType:
+        return dtype_by_name(self._plan.dtype(value))
+
+    def alignment(self, position: Position, scope: Scope, size: int, dtype: DType) -> int:
+        """Return the bytes that what a lane loads or stores is aligned to; 0 where nothing is known.
+
+        Args:
+            position: Of the first element.
+            scope: What the lane holds.
+            size: Elements from one row to the next.
+            dtype: Of the memory.
+        """
         count = scope.count
-        others = [position.constant, self._plan.size(value)]
+        others = [position.constant, size]
         others += [c for variable, c in position.terms if variable != scope.vector]
         if not scope.is_aligned or any(number % count for number in others):
             return 0
-        return count * dtype_by_name(self._plan.dtype(value)).itemsize
+        return count * dtype.itemsize
 
     def _is_half_of_pairs(self, value: int, position: Position, scope: Scope) -> bool:
         """Whether the lanes read every other element of pairs that lie whole in the row."""

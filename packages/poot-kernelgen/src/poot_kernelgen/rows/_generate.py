@@ -274,9 +274,11 @@ class _RowKernel:
             self._write_kv(output, arrays)
         else:
             dtype = bf16 if output.kind == "bf16" else dtype_by_name(output.dtype)
+            size = self.plan.size(output.value)
             self._each(output.value, lambda scope, where, found: self.b.store(
                 arrays[0], [self.row, self.elements.index(where, scope)],
-                self.b.convert(found, dtype)))  # fmt: skip
+                self.b.convert(found, dtype),
+                alignment=self.elements.alignment(where, scope, size, dtype)))  # fmt: skip
 
     def _quantise(self, value: int, arrays: list[Value], outlier: float) -> None:
         """Blocks of 32: each is one vector or a few, so that codes and scale need one read.
@@ -481,7 +483,7 @@ class _RowKernel:
         for nest in solve_nests(heads * dim, check):
             where = self._value_offset(nest.position, heads, dim, tokens)
             if self.is_shared:
-                self._flat(nest, value, self._storing(pool, base, where, dtype), where)
+                self._flat(nest, value, self._storing(pool, base, where, dtype, dim), where)
                 continue
             leaves = self.elements.leaves(value, nest.position)
             vector = pick_vector(nest, self.lanes)
@@ -491,13 +493,16 @@ class _RowKernel:
                 pool, b.add(base, self.elements.index(to, scope)), b.convert(found, dtype)))  # fmt: skip
 
     def _storing(
-        self, pool: Value, base: Value, to: Position, dtype: DType
+        self, pool: Value, base: Value, to: Position, dtype: DType, dim: int
     ) -> Callable[[Scope, Position, Value], None]:
-        """Return what stores a value's element in its place of the pool."""
+        """Return what stores a value's element in its place of the pool: ``base`` counts ``dim``s."""
         b = self.b
 
         def store(scope: Scope, _: Position, found: Value) -> None:
-            b.store(pool, b.add(base, self.elements.index(to, scope)), b.convert(found, dtype))
+            b.store(
+                pool, b.add(base, self.elements.index(to, scope)), b.convert(found, dtype),
+                alignment=self.elements.alignment(to, scope, dim, dtype),
+            )  # fmt: skip
 
         return store
 

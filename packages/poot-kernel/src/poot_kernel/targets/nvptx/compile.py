@@ -90,9 +90,7 @@ def compile_ptx(
             machine.line("griddepcontrol.wait")
     low = lower_kernel(kernel, machine, products, arguments, threads=count, multiples=known)
     maps = (
-        tuple(products.tensor_maps)
-        if isinstance(products, WarpgroupProducts | FedProducts)
-        else ()
+        tuple(products.tensor_maps) if isinstance(products, WarpgroupProducts | FedProducts) else ()
     )
     parameters += [f"\t.param .align 64 .b8 map{number}[128]" for number in range(len(maps))]
     launched = count
@@ -126,8 +124,8 @@ def compile_ptx(
     return DeviceKernel(
         name=kernel.name, code="\n".join(lines) + "\n", threads=launched,
         shared_bytes=low.shared_bytes, parameters=names, tensor_maps=maps,
-        is_persistent=isinstance(products, WarpgroupProducts), split=_split(kernel, products), depth=depth,
-        cluster=cluster,
+        is_persistent=isinstance(products, WarpgroupProducts), split=_split(kernel, products),
+        depth=depth, cluster=cluster,
     )  # fmt: skip
 
 

@@ -1,10 +1,12 @@
 """The schedule of sm_90a for pipelines that do more than one product: attention over a paged pool.
 
-One warp feeds a ring by TMA, two warpgroups do everything else: products by wgmma, whose left operand
-lies in registers and whose right one is read from the ring, and what stands between them. Copies of
-several blocks that are joined (``interleave`` of whole tiles) lie side by side in a slot, so that they
-are one operand. A kernel is lowered twice: for the warp that loads, where only addresses, loops and
-loads count, and for the warpgroups. The place in the ring goes on from pipeline to pipeline.
+One warp feeds a ring by TMA, two warpgroups do everything else: products by wgmma, whose right operand
+is read from the ring, and what stands between them. A turn has two products. The left operand of the
+first is the same in all turns and waits in shared memory; that of the second is made of the first's
+results, in registers. Copies of several blocks that are joined (``interleave`` of whole tiles) lie side
+by side in a slot, so that they are one operand. A kernel is lowered twice: for the warp that loads,
+where only addresses, loops and loads count, and for the warpgroups. The place in the ring goes on from
+pipeline to pipeline.
 
 Columns of right operands are neighbours in memory: rows of 32, 64 or 128 bytes, swizzled by as much.
 """
@@ -49,10 +51,13 @@ def suits_fed(kernel: KernelFunction) -> bool:
     rows = {cast(TileType, op.result.type).shape[0] for op in products}
     if rows != {2 * ROWS}:
         return False
-    copies = [op for p in pipelines for op in p.regions[0].operations if "copy" in op.opcode]
+    loads = [[op for op in p.regions[0].operations if "copy" in op.opcode] for p in pipelines]
+    alike = {tuple((op.operands[0], op.result.type) for op in copies) for copies in loads}
+    copies = loads[0]
     joins = [op.operands[1].definition for op in products]
     return (
-        all(_suits(op) for op in copies)
+        len(alike) == 1
+        and all(_suits(op) for op in copies)
         and _are_paired(kernel)
         and all(op is not None and op.opcode == "interleave" for op in joins)
         and all(op.attributes["signature"] == "k16" for op in products)
@@ -113,14 +118,19 @@ class _Part:
     Attributes:
         start: Bytes from the slot's start to what is copied.
         shape: Of its tile.
-        lead: Rows that are copied before the tile's own.
-        rows: Rows that are copied.
+        lead: Rows that are copied before the tile's own; none are behind, where the array may end.
+        room: Rows that there is room for, the same for all tiles of an array.
     """
 
     start: int
     shape: tuple[int, int]
     lead: int
-    rows: int
+    room: int
+
+    @property
+    def rows(self) -> int:
+        """Rows that are copied."""
+        return self.lead + self.shape[0]
 
     @property
     def row_bytes(self) -> int:
@@ -139,19 +149,19 @@ class _Part:
 
     @property
     def column_bytes(self) -> int:
-        """Bytes of a piece of all rows."""
-        return self.row_bytes * self.rows
+        """Bytes from one piece of all rows to the next."""
+        return self.row_bytes * self.room
 
     @property
     def filled_bytes(self) -> int:
         """Bytes that are copied."""
-        return self.column_bytes * self.columns
+        return self.row_bytes * self.rows * self.columns
 
     @property
     def num_bytes(self) -> int:
         """Bytes that are set aside: a swizzle's pattern begins anew behind them."""
         pattern = ATOM_ROWS * self.row_bytes
-        return -(-self.filled_bytes // pattern) * pattern
+        return -(-self.column_bytes * self.columns // pattern) * pattern
 
 
 def row_bytes_of(shape: tuple[int, int]) -> int:
@@ -210,10 +220,10 @@ class _Blocks(Ring):
             own = [op for op in copies if op.operands[0] is array]
             shape = cast("tuple[int, int]", cast(TileType, own[0].result.type).shape)
             is_short = row_bytes_of(shape) < BANKS
-            rows = shape[0] + (len(own) - 1 if is_short else 0)
+            room = shape[0] + (len(own) - 1 if is_short else 0)
             size = -(-size // ALIGNMENT) * ALIGNMENT
             for number, op in enumerate(own):
-                found[op] = _Part(size, shape, number if is_short else 0, rows)
+                found[op] = _Part(size, shape, number if is_short else 0, room)
                 size += found[op].num_bytes
         self.parts = [found[op] for op in copies]
         self.filled_bytes = sum(part.filled_bytes for part in self.parts)
@@ -238,11 +248,9 @@ class FedProducts(FragmentProducts):
         tensor_maps: Descriptions of the arrays that are copied.
     """
 
-    turns = ""
-
     def __init__(self) -> None:
         self.tensor_maps: list[TensorMap] = []
-        self._maps: dict[Value, str] = {}
+        self._maps: dict[tuple[Value, int], str] = {}  # by array and rows of a copy
         self._ring: _Blocks | None = None
         self._left: Value | None = None  # of every turn's first product
         self._kept: Register | None = None  # where that lies
@@ -269,10 +277,10 @@ class FedProducts(FragmentProducts):
     def _declare_maps(self, low: Lowering, machine: PtxMachine, copies: Sequence[Op]) -> None:
         for part, op in zip(self.ring.parts, copies, strict=True):
             array = op.operands[0]
-            if array in self._maps:
+            if (array, part.rows) in self._maps:
                 continue
             found = machine.result("mov.b64", u64, f"map{len(self._maps)}")
-            self._maps[array] = machine.result("cvta.param.u64", u64, found).code
+            self._maps[array, part.rows] = machine.result("cvta.param.u64", u64, found).code
             columns = part.shape[1]
             self.tensor_maps.append(
                 TensorMap(
@@ -351,12 +359,13 @@ class FedProducts(FragmentProducts):
         start = ops.add(ring.start(slot), part.start)
         first = machine.binary("sub", row, ops.word(part.lead)) if part.lead else row
         full = ring.barrier_of(ring.full, slot)
+        described = self._maps[op.operands[0], part.rows]
         for number in range(part.columns):
             to = ops.add(start, number * part.column_bytes)
             column = number * part.row_bytes // 2
             ring.machine.line(
                 "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                f"[{to.code}], [{self._maps[op.operands[0]]}, {{{column}, {first.code}}}], "
+                f"[{to.code}], [{described}, {{{column}, {first.code}}}], "
                 f"[{full.code}]"
             )
 
@@ -367,10 +376,6 @@ class FedProducts(FragmentProducts):
         machine.line("setmaxnreg.inc.sync.aligned.u32 232")
         machine.members = low.threads
         low.handlers = {**low.handlers, "interleave": self._join}
-        if self.turns:
-            group = low.arithmetic.integer("shr", low.thread(), 7)
-            second = machine.compare("eq", group, low.arithmetic.word(1))
-            machine.branch(second, lambda: self.end_turn(low, machine))
         for op in low.kernel.body.operations:
             low.operation(op)
             if self._left in op.results:
@@ -438,7 +443,7 @@ class FedProducts(FragmentProducts):
         assert self._left is not None
         machine, ops = cast(PtxMachine, low.machine), low.arithmetic
         layout = low.layouts[self._left]
-        tile = cast(FragmentTile, cast(Tile, low.get(self._left)).fragment(low, layout))
+        tile = cast(Tile, low.get(self._left)).fragment(low, layout)
         words = tile.words or ops.pack(tile.elements(low))
         rows, columns = tile.shape
         block = low.allocate("left", 2 * rows * columns + ALIGNMENT)
@@ -455,18 +460,6 @@ class FedProducts(FragmentProducts):
             machine.store("shared", ops.add(start, swizzled), place, [word])
         machine.line("fence.proxy.async.shared::cta")
         low.barrier()
-
-    def take_turn(self, low: Lowering, machine: PtxMachine) -> None:
-        if self.turns:
-            own = low.arithmetic.add(low.arithmetic.integer("shr", low.thread(), 7), 2)
-            machine.line(f"bar.sync {own.code}, {low.threads}")
-
-    def end_turn(self, low: Lowering, machine: PtxMachine) -> None:
-        if not self.turns:
-            return
-        group = low.arithmetic.integer("shr", low.thread(), 7)
-        other = machine.binary("sub", low.arithmetic.word(3), group)
-        machine.line(f"bar.arrive {other.code}, {low.threads}")
 
     def release(self, low: Lowering, slot: Register) -> None:
         """Let a slot be filled: one arrival for each warpgroup."""
@@ -556,12 +549,10 @@ class _Turns:
         is_running = False
         for op in self.compute.operations:
             if op is self.second:
-                products.take_turn(low, machine)
                 products.start(low, op, sums)
                 low.set(op.result, FragmentTile(layout, f32, sums))
                 if not is_last:
                     self._begin()
-                products.end_turn(low, machine)
                 is_running = True
                 continue
             if op is self.first or op in self.head:

@@ -40,7 +40,10 @@ ROW_BYTES = 128  # of a swizzled tile: 64 elements of k
 TILE_ROWS = 8  # tiles that walk down together, for L2
 PAIR = 2  # workgroups that share rows of weights where tiles are large: each loads a half for both
 MANY_ROWS = 8  # tiles along rows from which on a place without a partner costs little
-CHUNKED_SPAN, SINGLE_SPAN = 3, 4  # large tiles side by side: registers hold sums of chunks beside all
+CHUNKED_SPAN, SINGLE_SPAN = (
+    3,
+    4,
+)  # large tiles side by side: registers hold sums of chunks beside all
 NARROW_SPAN = 2  # where that takes fewer rounds of all multiprocessors
 RING_BYTES = 192 << 10  # of all slots: what follows a pipeline may need memory too
 CHUNKED_COLUMNS = 128  # sums of a chunk and of all chunks share the registers
@@ -404,9 +407,7 @@ class WarpgroupProducts(FragmentProducts):
 
         widest = ring.widest
         if widest != CHUNKED_SPAN:
-            machine.branch(
-                has_pairs, lambda: lower(widest, self.pair), lambda: lower(widest, 1)
-            )
+            machine.branch(has_pairs, lambda: lower(widest, self.pair), lambda: lower(widest, 1))
             return
 
         def pairs() -> None:
