@@ -1,6 +1,6 @@
 """Products of bf16 weights on one GPU: bits over all numbers of rows, then rates beside cuBLAS.
 
-Run: python benchmarks/gpu/products.py [--torch]. Rates of weight bytes are of replayed sequences over
+Run: python benchmarks/gpu/products.py [--torch] [--parts check decode prefill]. Rates of weight bytes are of replayed sequences over
 weights that no cache holds.
 """
 
@@ -25,6 +25,7 @@ SHAPES = ((3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192), (128256, 2048
           (1152, 896), (9728, 896), (896, 4864))  # fmt: skip
 PREFILL = ((2048, 6144, 4096), (2048, 4096, 4096), (2048, 28672, 4096), (2048, 4096, 14336),
            (4096, 4096, 4096), (8192, 8192, 8192))  # fmt: skip
+WIDE = 16384  # rows of a weight from which on the planner takes a single chain
 REGIMES = ((1, "one"), (8, "few"), (64, "some"))
 RESULTS: list[dict[str, object]] = []
 
@@ -46,6 +47,9 @@ def requests() -> dict[str, ContractionRequest]:
         found[regime] = ContractionRequest(**facts)
         found[f"{regime}_residual"] = ContractionRequest(**facts, epilogue=add)
         found[f"{regime}_gated"] = ContractionRequest(**facts, epilogue=product, gated=True)
+    found["many_wide"] = ContractionRequest(
+        weight=LAYOUT, activation="bf16", regime="many", is_wide=True
+    )
     return found
 
 
@@ -142,7 +146,8 @@ def prefill(bench: Bench, kernels: dict[str, object], torch: object) -> None:
         weights = [bench.random(2 * n * k) for _ in range(2)]
         x = bench.random(2 * m * k)
         out = bench.device.allocate(4 * m * n, "out")
-        launches = [bench.launch(kernels["many"], w, x, out, m, n, k, n) for w in weights] * 3
+        kernel = kernels["many_wide" if n >= WIDE else "many"]
+        launches = [bench.launch(kernel, w, x, out, m, n, k, n) for w in weights] * 3
         seconds = bench.seconds(launches, 9) / 6
         facts: dict[str, object] = {"tflops": 2 * m * n * k / seconds / 1e12}
         if torch is not None:
@@ -153,6 +158,7 @@ def prefill(bench: Bench, kernels: dict[str, object], torch: object) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--torch", action="store_true", help="time cuBLAS through torch as well")
+    parser.add_argument("--parts", nargs="*", default=["check", "decode", "prefill"])
     parser.add_argument("--output", type=Path, default=None)
     options = parser.parse_args()
     torch = None
@@ -166,10 +172,14 @@ def main() -> int:
     report("kernels", number=len(kernels), seconds=time.perf_counter() - began)
     report("read", gb_s=bench.device.read_bandwidth_gb_s(4 << 30))
     failed = 0
-    for part in (lambda: check(bench, kernels), lambda: decode(bench, kernels, torch),
-                 lambda: prefill(bench, kernels, torch)):  # fmt: skip
+    parts = {
+        "check": lambda: check(bench, kernels),
+        "decode": lambda: decode(bench, kernels, torch),
+        "prefill": lambda: prefill(bench, kernels, torch),
+    }
+    for name in options.parts:
         try:
-            part()
+            parts[name]()
         except Exception:
             failed += 1
             traceback.print_exc()
