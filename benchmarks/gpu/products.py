@@ -1,7 +1,7 @@
 """Products of bf16 weights on one GPU: bits over all numbers of rows, then rates beside cuBLAS.
 
-Run: python benchmarks/gpu/products.py [--torch] [--parts check decode prefill]. Rates of weight bytes are of replayed sequences over
-weights that no cache holds.
+Run: python benchmarks/gpu/products.py [--torch] [--parts check decode prefill]. Rates of weight bytes
+are of replayed sequences over weights that no cache holds.
 """
 
 from __future__ import annotations
