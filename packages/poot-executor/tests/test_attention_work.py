@@ -37,9 +37,10 @@ def test_every_visible_key_is_covered_once(rows, window, split, tile, causal, ma
     is_decode = len(positions) == len(rows)
     work = fill_work(attention, positions, numbers, lengths, is_decode=is_decode, out=out)
     seen = [[] for _ in positions]
-    tiles = {first for first, *_ in out[: work.num_items].tolist()}
-    is_joined = may_join and not is_decode and len(tiles) >= 16
-    assert not is_joined or work.num_items == len(tiles)
+    items = out[: work.num_items].tolist()
+    is_joined = any(low // split != (end - 1) // split for *_, low, end in items)
+    assert not is_joined or (may_join and not is_decode)
+    assert not is_joined or work.num_items == len({first for first, *_ in items})
     for first, count, low, end in out[: work.num_items].tolist():
         assert 1 <= count <= (1 if is_decode else tile)
         assert low < end
@@ -55,3 +56,28 @@ def test_every_visible_key_is_covered_once(rows, window, split, tile, causal, ma
         assert sorted(keys) == list(range(lowest, last_key(token) + 1))
         spans.append(last_key(token) // split - lowest // split + 1)
     assert work.max_splits == (1 if is_joined else max(spans))
+
+
+def filled(attention, *rows):
+    """Return the work list of a step of (first position, tokens) each."""
+    positions = np.concatenate([np.arange(p, p + n) for p, n in rows]).astype(np.int32)
+    numbers = np.repeat(np.arange(len(rows)), [n for _, n in rows]).astype(np.int32)
+    lengths = np.array([p + n for p, n in rows], np.int32)
+    out = np.zeros((work_capacity(attention, len(positions), len(rows)), 4), np.int32)
+    work = fill_work(attention, positions, numbers, lengths, is_decode=False, out=out)
+    return work, out[: work.num_items].tolist()
+
+
+def test_splits_are_joined_where_no_tile_is_much_longer_than_the_others():
+    attention = AttentionClass(None, 512, (1, 32), 16, may_join=True)
+    work, items = filled(attention, (0, 2048))
+    assert work == (64, 1)
+    assert items[-1] == [2016, 32, 0, 2048]
+    # One long row beside a short prompt would be a single item that all others wait for.
+    work, items = filled(attention, (0, 256), (8000, 1))
+    assert work == (8 + 16, 16)
+    assert max(end - low for *_, low, end in items) == 512
+    # Many long rows are joined again; a class whose kernel takes items of one split never is.
+    assert filled(attention, *[(8000, 1)] * 20, (0, 256))[0].max_splits == 1
+    cut = AttentionClass(None, 512, (1, 32), 16)
+    assert filled(cut, (0, 2048))[0] == (64 + 48 + 32 + 16, 4)

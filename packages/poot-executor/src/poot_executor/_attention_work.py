@@ -11,7 +11,7 @@ from poot_executor._program import AttentionClass
 
 __all__ = ["Work", "fill_work", "work_capacity"]
 
-_FILLING = 16  # tiles that occupy a device over all their kv heads: splits then only cost memory
+_FILLING = 12  # tiles of equal length that, over all kv heads, occupy a device
 
 Int32 = NDArray[np.int32]
 
@@ -72,7 +72,9 @@ def fill_work(
         end = last_keys[starts + counts - 1] + 1
         first_split = low // split
         splits = (end - 1) // split - first_split + 1
-        if attention.may_join and len(starts) >= _FILLING:
+        keys = end - low
+        # Splits cost memory where they bring nothing; a tile much longer than the others needs them.
+        if attention.may_join and int(keys.max()) * _FILLING <= int(keys.sum()):
             splits, max_splits = np.ones_like(starts), 1
     total = int(splits.sum())
     items = out[:total]
