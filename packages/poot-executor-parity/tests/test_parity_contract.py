@@ -101,6 +101,31 @@ def test_a_rows_bits_depend_on_no_batch_and_no_chunk(device: str, name: str) -> 
 
 
 @devices
+def test_keys_of_several_splits_give_the_same_bits_in_every_cut(device: str) -> None:
+    """A prompt whole, where a device may join its splits; in pieces and token by token, where not."""
+    length = 809
+    options = replace(
+        OPTIONS, context_tokens=1024, max_sequences=2, max_step_tokens=length, num_blocks=128
+    )
+
+    def ends(engine: Engine, pieces: tuple[int, ...], others: int = 0) -> np.ndarray:
+        """Return the logits of the last tokens, run in pieces beside tokens of another row."""
+        computed, found = [0, 0], []
+        for piece in pieces:
+            engine.forward(step_inputs((piece, others), computed, options))
+            assert engine.step_faults() == {}
+            found.append(engine.logits()[:piece].copy())
+        return np.concatenate(found)[-9:]
+
+    with opened(BY_NAME["attention f16/groups of 3"], device, options) as engine:
+        whole = ends(engine, (length,))
+        assert np.isfinite(whole).all()
+        for pieces in ((800, *[1] * 9), (65, 400, 344), (512, 297)):
+            np.testing.assert_array_equal(ends(engine, pieces), whole)
+        np.testing.assert_array_equal(ends(engine, (300, 500, 9), others=2), whole)
+
+
+@devices
 def test_an_index_out_of_range_fails_its_row_alone(device: str) -> None:
     with opened(BY_NAME["attention/rotary"], device) as engine:
         expected = logits_of(engine, (5, 9, 4), [0, 0, 0])
