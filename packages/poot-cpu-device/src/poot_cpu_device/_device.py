@@ -103,6 +103,10 @@ class CpuDevice:
         length = buffer.nbytes - offset if nbytes is None else nbytes
         return self._span(buffer, offset, length).copy()
 
+    def start_download(self, pieces: Sequence[tuple[Buffer, int, int]]) -> None:
+        """Return None: work is done when it was handed over."""
+        del pieces
+
     def view(self, buffer: Buffer) -> Bytes:
         """Return the buffer's bytes themselves."""
         return cast("CpuBuffer", buffer).data

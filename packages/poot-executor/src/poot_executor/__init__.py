@@ -12,11 +12,21 @@ from poot_executor._device import (
     GridDim,
     KernelHandle,
     Launch,
+    PendingBytes,
     PreparedSequence,
     ScalarArgument,
     SymbolArgument,
 )
-from poot_executor._engine import Engine, EngineInfo, EngineOptions, StepInputs, WeightSource
+from poot_executor._engine import (
+    AheadEngine,
+    Engine,
+    EngineInfo,
+    EngineOptions,
+    PendingResults,
+    StepInputs,
+    StepResults,
+    WeightSource,
+)
 from poot_executor._open import open_engine, plan, trace_options
 from poot_executor._sampling import NumpySampler, Sampled
 
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
     from poot_executor._program import Program
 
 __all__ = [
+    "AheadEngine",
     "Argument",
     "Backend",
     "Buffer",
@@ -42,12 +53,15 @@ __all__ = [
     "LaunchTime",
     "NumpySampler",
     "OfflineKernels",
+    "PendingBytes",
+    "PendingResults",
     "PlanOptions",
     "PreparedSequence",
     "Program",
     "Sampled",
     "ScalarArgument",
     "StepInputs",
+    "StepResults",
     "SymbolArgument",
     "WeightSource",
     "compile_graph",

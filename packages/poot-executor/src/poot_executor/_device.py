@@ -6,7 +6,8 @@ A device package implements ``Device`` and registers a function
 how they reach the hardware.
 
 Order: launches of a sequence run one after the other, each seeing all writes of those before it.
-``run`` may return before the work is done; ``download``, ``synchronize`` and ``view`` wait for it.
+``run`` may return before the work is done; ``download``, ``synchronize`` and ``view`` wait for it. A
+device that queues also uploads brings bytes back while later work runs: ``start_download``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = [
     "GridDim",
     "KernelHandle",
     "Launch",
+    "PendingBytes",
     "PreparedSequence",
     "ScalarArgument",
     "SymbolArgument",
@@ -159,6 +161,18 @@ class PreparedSequence(Protocol):
         ...
 
 
+class PendingBytes(Protocol):
+    """Bytes on their way to the host."""
+
+    def wait(self) -> tuple[Bytes, ...]:
+        """Return a copy of each piece once the work before it is done; what came later may still run.
+
+        Raises:
+            DeviceError: If the device was lost.
+        """
+        ...
+
+
 class Device(Protocol):
     """One opened device. Used from one thread at a time."""
 
@@ -193,6 +207,17 @@ class Device(Protocol):
 
     def download(self, buffer: Buffer, offset: int = 0, nbytes: int | None = None) -> Bytes:
         """Return a copy of the buffer's bytes (by default all from ``offset``)."""
+        ...
+
+    def start_download(self, pieces: Sequence[tuple[Buffer, int, int]]) -> PendingBytes | None:
+        """Queue a copy of pieces of buffers: (buffer, offset, bytes) each.
+
+        Two may be under way; to start a third ends the first, which cannot be read any more.
+
+        Returns:
+            What waits for them, or None where nothing is queued: work is done when it was handed over,
+            or uploads wait for it.
+        """
         ...
 
     def view(self, buffer: Buffer) -> Bytes | None:

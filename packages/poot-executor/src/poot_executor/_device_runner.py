@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import cast
 
@@ -32,7 +32,7 @@ from poot_executor._load_device import load_matrices, load_small
 from poot_executor._planned import Operand
 from poot_executor._program import Program, ProgramLaunch
 from poot_executor._runner import StepKey, selected_launches, step_slots
-from poot_executor._sampling import NumpySampler, Sampler
+from poot_executor._sampling import NOTHING_SAMPLED, NumpySampler, Sampled, Sampler
 
 __all__ = ["DeviceRunner"]
 
@@ -99,6 +99,12 @@ class DeviceRunner:
         self._num_slots = options.max_sequences
         self._sampler: Sampler | None = None
         self._samples_in_numpy = samples_in_numpy
+        self.runs_ahead = (
+            bool(program.sampler)
+            and not samples_in_numpy
+            and not self._host.is_in_place
+            and device.start_download([]) is not None
+        )
 
     # --- running ---
 
@@ -207,6 +213,25 @@ class DeviceRunner:
     def take_faults(self, symbol: str, rows: int) -> Int32 | None:
         """Return the flags of the first rows and clear them; None if none is set."""
         return self._host.take_faults(symbol, rows)
+
+    def start_results(
+        self, num_tokens: int, num_sampled: int
+    ) -> Callable[[], tuple[Sampled, Int32]]:
+        """Queue copies of the last step's flags and, where rows were sampled, of their tokens."""
+        pieces = [self._host.flags("T", num_tokens)]
+        sampler = self.sampler
+        assert isinstance(sampler, DeviceSampler), "runs_ahead was asked"
+        if num_sampled:
+            pieces.append((sampler.results, 0, sampler.results.nbytes))
+        pending = self.device.start_download(pieces)
+        assert pending is not None, "runs_ahead was asked"
+
+        def wait() -> tuple[Sampled, Int32]:
+            flags, *more = [found.view(np.int32) for found in pending.wait()]
+            samples = sampler.unpack(more[0], num_sampled) if more else NOTHING_SAMPLED
+            return samples, flags
+
+        return wait
 
     def time(self, key: StepKey, sizes: Mapping[str, int], *, repeat: int) -> NDArray[np.float64]:
         """Run a step ``repeat`` times and return (num_launches,) median seconds."""
@@ -347,6 +372,10 @@ class _HostMemory:
     def flush(self) -> None:
         if self._staging is not None:
             self._device.upload(self._buffer, self._staging)
+
+    def flags(self, symbol: str, rows: int) -> tuple[Buffer, int, int]:
+        """Return where the device has the flags of the first rows: buffer, offset, bytes."""
+        return self._buffer, self._offsets["status", symbol], 4 * rows
 
     def take_faults(self, symbol: str, rows: int) -> Int32 | None:
         flags = self._status[symbol][:rows]

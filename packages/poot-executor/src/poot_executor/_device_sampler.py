@@ -21,7 +21,7 @@ from poot_executor._device import (
 from poot_executor._launch_shape import kernel_launch
 from poot_executor._load_device import Kernels
 from poot_executor._program import Program
-from poot_executor._sampling import Sampled
+from poot_executor._sampling import NOTHING_SAMPLED, Sampled
 from poot_kernelgen import SAMPLE_FIELDS, SampleRequest
 
 __all__ = ["DeviceSampler"]
@@ -104,11 +104,19 @@ class DeviceSampler:
 
     def sampled(self) -> Sampled:
         """Return what the last ``sample`` gave, once it is there."""
-        count, half = self._sizes["S"], self._slots
+        count = self._sizes["S"]
         if not count:
-            return Sampled(np.zeros(0, np.int32), np.zeros(0, np.int32))
-        found = self._device.download(self._results).view(np.int32)
-        return Sampled(found[:count], found[half : half + count])
+            return NOTHING_SAMPLED
+        return self.unpack(self._device.download(self._results).view(np.int32), count)
+
+    @property
+    def results(self) -> Buffer:
+        """Where the last ``sample`` puts (2, num_slots) int32: tokens, then faults."""
+        return self._results
+
+    def unpack(self, found: NDArray[np.int32], count: int) -> Sampled:
+        """Return what stands in a copy of ``results``."""
+        return Sampled(found[:count], found[self._slots : self._slots + count])
 
     def set_counts(self, slot: int, entries: NDArray[np.uint32]) -> None:
         """Set what penalties count of a slot to (E, 2) pairs of id and count."""

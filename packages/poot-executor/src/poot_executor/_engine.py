@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from poot_executor._sampling import Sampled
 
-__all__ = ["Engine", "EngineInfo", "EngineOptions", "StepInputs", "WeightSource"]
+__all__ = [
+    "AheadEngine",
+    "Engine",
+    "EngineInfo",
+    "EngineOptions",
+    "PendingResults",
+    "StepInputs",
+    "StepResults",
+    "WeightSource",
+]
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
@@ -69,6 +78,8 @@ class EngineInfo:
         weight_bytes: Bytes of the weights as laid out on the device.
         state_bytes: Bytes of KV pools and other state.
         workspace_bytes: Bytes of intermediates.
+        runs_ahead: Whether steps are queued, so that the next one may be run before the results of the
+            last are read: the engine is an ``AheadEngine`` then.
     """
 
     backend: str
@@ -78,6 +89,7 @@ class EngineInfo:
     weight_bytes: int
     state_bytes: int
     workspace_bytes: int
+    runs_ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +193,44 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release memory and threads; closing twice is allowed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepResults:
+    """What came of a step.
+
+    Attributes:
+        sampled: Tokens of its ``sample``, empty where there was none.
+        faults: Its rows whose data-dependent indices left their range.
+    """
+
+    sampled: Sampled
+    faults: Mapping[int, str]
+
+
+class PendingResults(Protocol):
+    """Results of a step that may still run."""
+
+    def wait(self) -> StepResults:
+        """Return them once the step is done; later steps may still run. Asked once.
+
+        Raises:
+            DeviceError: If the device failed.
+        """
+        ...
+
+
+class AheadEngine(Engine, Protocol):
+    """An engine that queues steps."""
+
+    def start_results(self) -> PendingResults:
+        """Mark the end of the step that was handed over last, with its ``sample``.
+
+        Further steps may be handed over before its results are asked for. Results of two steps are
+        kept at most. A step whose results are brought this way has its ``sampled`` and
+        ``step_faults`` from nowhere else.
+        """
         ...
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from poot_core import DeviceError, ShapeError
 from poot_executor._attention_work import Work, fill_work
-from poot_executor._engine import EngineInfo, EngineOptions, StepInputs
+from poot_executor._engine import EngineInfo, EngineOptions, StepInputs, StepResults
 from poot_executor._ladder import Recordings, ladder, rounded_work
 from poot_executor._program import Program
 from poot_executor._runner import Runner, StepKey, regime_of
@@ -24,7 +24,7 @@ _ROW, _SLOT = SAMPLE_FIELDS.index("logits_row"), SAMPLE_FIELDS.index("slot")
 
 
 class ProgramEngine:
-    """Implements ``Engine`` over a runner.
+    """Implements ``Engine`` over a runner, and ``AheadEngine`` where the runner queues steps.
 
     Args:
         program: What a step computes.
@@ -54,6 +54,7 @@ class ProgramEngine:
         self._closed = False
         self._ladder = ladder(program.attention, options.max_sequences, options.context_tokens)
         self._rows: Int32 = np.zeros(0, np.int32)
+        self._num_sampled = 0
         self._info = EngineInfo(
             backend=backend,
             device=device,
@@ -62,6 +63,7 @@ class ProgramEngine:
             weight_bytes=runner.weight_bytes,
             state_bytes=runner.state_bytes,
             workspace_bytes=program.arena_bytes,
+            runs_ahead=runner.runs_ahead,
         )
 
     @property
@@ -79,6 +81,7 @@ class ProgramEngine:
         if self._closed:
             raise DeviceError("the engine is closed")
         key = self.prepare_step(step)
+        self._num_sampled = 0
         self.runner.run(key, self._sizes, step.feeds)
 
     def prepare_step(self, step: StepInputs) -> StepKey:
@@ -215,6 +218,7 @@ class ProgramEngine:
                 f"logits up to {params[:, _ROW].max()}; there are {slots} and {self._sizes['L']}"
             )
         self.runner.sampler.sample(params, self._sizes["L"])
+        self._num_sampled = len(params)
 
     def sampled(self) -> Sampled:
         """Return the tokens of the last ``sample``."""
@@ -227,10 +231,14 @@ class ProgramEngine:
     def step_faults(self) -> Mapping[int, str]:
         """Return the rows of the last step whose data-dependent indices left their range."""
         flags = self.runner.take_faults("T", self._sizes["T"])
-        if flags is None:
-            return {}
-        found = np.unique(self._rows[np.flatnonzero(flags)])
-        return {int(row): "a token id or a KV slot is out of range" for row in found}
+        return {} if flags is None else _faults(flags, self._rows)
+
+    def start_results(self) -> PendingStep:
+        """Mark the end of the last step, so that its results may be asked for while later ones run."""
+        num_tokens = self._sizes["T"]
+        # The next step writes its own rows where those of this one stand.
+        rows = self._rows.copy()
+        return PendingStep(self.runner.start_results(num_tokens, self._num_sampled), rows)
 
     def time_step(
         self, step: StepInputs, *, repeat: int = 5
@@ -256,3 +264,27 @@ class ProgramEngine:
         if not self._closed:
             self._closed = True
             self.runner.close()
+
+
+class PendingStep:
+    """Implements ``PendingResults``.
+
+    Args:
+        wait: Returns the step's samples and the flags of its tokens.
+        rows: (T,) which row each token belongs to.
+    """
+
+    __slots__ = ("_rows", "_wait")
+
+    def __init__(self, wait: Callable[[], tuple[Sampled, Int32]], rows: Int32) -> None:
+        self._wait, self._rows = wait, rows
+
+    def wait(self) -> StepResults:
+        """Return what the step sampled and which of its rows failed."""
+        sampled, flags = self._wait()
+        return StepResults(sampled, _faults(flags, self._rows) if flags.any() else {})
+
+
+def _faults(flags: Int32, rows: Int32) -> dict[int, str]:
+    found = np.unique(rows[np.flatnonzero(flags)])
+    return {int(row): "a token id or a KV slot is out of range" for row in found}

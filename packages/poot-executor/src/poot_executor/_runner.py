@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from poot_executor._ladder import Recordings
 from poot_executor._program import Program, ProgramLaunch
-from poot_executor._sampling import Sampler
+from poot_executor._sampling import Sampled, Sampler
 
 __all__ = ["SLOTS", "Runner", "StepKey", "regime_of", "selected_launches", "step_slots"]
 
@@ -127,6 +127,17 @@ class Runner(Protocol):
     @property
     def sampler(self) -> Sampler:
         """What samples the last step's logits."""
+        ...
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether steps are queued and ``start_results`` may be asked."""
+        ...
+
+    def start_results(
+        self, num_tokens: int, num_sampled: int
+    ) -> Callable[[], tuple[Sampled, Int32]]:
+        """Return what waits for the last step: its samples, and the (T,) flags of its tokens."""
         ...
 
     def run(self, key: StepKey, sizes: Mapping[str, int], feeds: Int32 | None = None) -> None:

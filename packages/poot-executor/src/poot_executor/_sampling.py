@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NumpySampler", "Sampled", "Sampler"]
+__all__ = ["NOTHING_SAMPLED", "NumpySampler", "Sampled", "Sampler"]
 
 Int32 = NDArray[np.int32]
 Uint32 = NDArray[np.uint32]
@@ -25,6 +25,9 @@ class Sampled(NamedTuple):
 
     token_ids: Int32
     faults: Int32
+
+
+NOTHING_SAMPLED = Sampled(np.zeros(0, np.int32), np.zeros(0, np.int32))
 
 
 class Sampler(Protocol):
@@ -73,7 +76,7 @@ class NumpySampler:
         self._last: Int32 = np.zeros(num_slots, np.int32)
         self._vocab_size = vocab_size
         self._counts: Uint32 | None = None
-        self._sampled = Sampled(np.zeros(0, np.int32), np.zeros(0, np.int32))
+        self._sampled = NOTHING_SAMPLED
 
     def sample(self, params: Uint32, num_logits: int) -> None:
         """Sample rows of the last step."""

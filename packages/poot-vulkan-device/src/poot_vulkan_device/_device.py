@@ -110,6 +110,10 @@ class VulkanDevice:
         length = buffer.nbytes - offset if nbytes is None else nbytes
         return self._memory.download(self._span(buffer, offset, length), offset, length)
 
+    def start_download(self, pieces: Sequence[tuple[Buffer, int, int]]) -> None:
+        """Return None: what is handed over next waits for what runs."""
+        del pieces
+
     def view(self, buffer: Buffer) -> Bytes | None:
         """Return the buffer's bytes where the host sees them."""
         return cast("VulkanBuffer", buffer).mapped

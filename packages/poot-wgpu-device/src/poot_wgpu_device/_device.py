@@ -15,6 +15,7 @@ from poot_executor import Buffer, BufferArgument, GridDim, Launch, PreparedSeque
 from poot_kernel.compile import CompiledObject, CompileService, KernelPackage
 from poot_wgpu_device._adapter import choose_adapter, list_adapters
 from poot_wgpu_device._binding import BufferLimits
+from poot_wgpu_device._download import DownloadPair, WgpuDownload
 from poot_wgpu_device._gpu import Gpu
 from poot_wgpu_device._kernel import PipelineMaker, WgpuKernel
 from poot_wgpu_device._memory import Memory, WgpuBuffer
@@ -66,6 +67,7 @@ class WgpuDevice:
         self.service = service if service is not None else CompileService(settings)
         self.habits: AdapterHabits = known_habits(self._gpu, self.service.cache)
         self._memory = Memory(self._gpu)
+        self._downloads = DownloadPair(self._gpu)
         limits = adapter.limits
         self._limits = BufferLimits(
             max_bindings=int(limits.maxStorageBuffersPerShaderStage),
@@ -119,6 +121,15 @@ class WgpuDevice:
         self._check_open()
         length = buffer.nbytes - offset if nbytes is None else nbytes
         return self._memory.download(cast("WgpuBuffer", buffer), offset, length)
+
+    def start_download(self, pieces: Sequence[tuple[Buffer, int, int]]) -> WgpuDownload:
+        """Queue a copy of (buffer, offset, bytes) each; later work may be queued before it is read."""
+        self._check_open()
+        found: list[tuple[Any, int, int]] = []
+        for buffer, offset, nbytes in pieces:
+            self._memory.check_span(cast("WgpuBuffer", buffer), offset, nbytes)
+            found.append((cast("WgpuBuffer", buffer).handle, offset, nbytes))
+        return self._downloads.start(found)
 
     def view(self, buffer: Buffer) -> None:
         """Return None: the host does not see device memory."""
@@ -226,6 +237,7 @@ class WgpuDevice:
             return
         self._closed = True
         self._encoder.close()
+        self._downloads.close()
         self._memory.close()
         self._gpu.close()
         if self._owns_service:

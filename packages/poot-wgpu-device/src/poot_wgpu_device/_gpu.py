@@ -201,8 +201,8 @@ class Gpu:
         self.native.lib.wgpuQueueSubmit(self.queue, 0, self.native.ffi.NULL)
         self.wait()
 
-    def submit(self, encoder: Any) -> None:
-        """Finish an encoder and queue it.
+    def submit(self, encoder: Any) -> int:
+        """Finish an encoder and queue it; returns its number, which ``wgpuDevicePoll`` takes.
 
         NOTE: an error must be found before queueing: there wgpu-native ends the process instead of
         reporting one.
@@ -213,10 +213,11 @@ class Gpu:
         try:
             self.check()
             self._listed[0] = commands
-            lib.wgpuQueueSubmit(self.queue, 1, self._listed)
+            number = int(lib.wgpuQueueSubmitForIndex(self.queue, 1, self._listed))
         finally:
             lib.wgpuCommandBufferRelease(commands)
         self.check()
+        return number
 
     def encoder(self) -> Any:
         """Return a new command encoder."""

@@ -129,7 +129,7 @@ class Memory:
 
     def upload(self, buffer: WgpuBuffer, data: Bytes, offset: int) -> None:
         """Queue writes of bytes; pieces of words at the ends keep their neighbours."""
-        self._span(buffer, offset, data.nbytes)
+        self.check_span(buffer, offset, data.nbytes)
         first, last = offset % _WORD, -(offset + data.nbytes) % _WORD
         if first or (last and offset + data.nbytes != buffer.nbytes):
             begin, end = offset - first, offset + data.nbytes + last
@@ -150,7 +150,7 @@ class Memory:
 
     def download(self, buffer: WgpuBuffer, offset: int, nbytes: int) -> Bytes:
         """Return a copy of bytes, once all work that was handed over is done."""
-        self._span(buffer, offset, nbytes)
+        self.check_span(buffer, offset, nbytes)
         first = offset - offset % _WORD
         end = -(-(offset + nbytes) // _WORD) * _WORD
         parts: list[Bytes] = []
@@ -183,7 +183,8 @@ class Memory:
             self._gpu.native.lib.wgpuBufferRelease(self._staging)
             self._staging, self._staging_bytes = None, 0
 
-    def _span(self, buffer: WgpuBuffer, offset: int, nbytes: int) -> None:
+    def check_span(self, buffer: WgpuBuffer, offset: int, nbytes: int) -> None:
+        """Raise ``ShapeError`` if bytes lie outside a buffer."""
         if offset < 0 or nbytes < 0 or offset + nbytes > buffer.nbytes:
             raise ShapeError(
                 f"bytes {offset}..{offset + nbytes} lie outside buffer {buffer.label!r} of "

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from poot_core import CompileError, DeviceCaps, DeviceError, ShapeError, Target
 from poot_executor._device import Buffer, Launch, PreparedSequence
+from poot_executor.stream_device._download import DownloadPair, StreamDownload
 from poot_executor.stream_device._driver import StreamDriver
 from poot_executor.stream_device._graphs import GraphTable
 from poot_executor.stream_device._kernel import StreamKernel
@@ -65,6 +66,7 @@ class StreamDevice(ABC):
         self._thread = threading.get_ident()
         self.stream: Any = driver.call(driver.dialect.create_stream, _OWN_STREAM)
         self._ring = UploadRing(driver, self.stream, _UPLOAD_BYTES)
+        self._downloads = DownloadPair(driver, self.stream)
         self._graphs = GraphTable(driver, self.stream)
         self._closed = False
 
@@ -136,6 +138,12 @@ class StreamDevice(ABC):
             self.driver.call(self.driver.dialect.copy_out, target, address, length, self.stream)
         self.synchronize()
         return found
+
+    def start_download(self, pieces: Sequence[tuple[Buffer, int, int]]) -> StreamDownload:
+        """Queue a copy of (buffer, offset, bytes) each; later work may be queued before it is read."""
+        self._enter()
+        found = [(self._address(*piece), piece[2]) for piece in pieces]
+        return self._downloads.start(found)
 
     def view(self, buffer: Buffer) -> None:
         """Return None: the host does not see device memory."""
@@ -293,6 +301,7 @@ class StreamDevice(ABC):
             self.synchronize()
             self._graphs.close()
             self._ring.close()
+            self._downloads.close()
             self.unload()
             self.driver.call(self.driver.dialect.destroy_stream, self.stream)
         if self._owns_service:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from poot_core import DeviceError, OutOfMemoryError
 from poot_executor.stream_device._driver import DriverError, StreamDriver
 
-__all__ = ["StreamBuffer", "UploadRing", "allocate_memory"]
+__all__ = ["NO_TIMING", "PinnedMemory", "StreamBuffer", "UploadRing", "allocate_memory"]
 
 Bytes = NDArray[np.uint8]
-_NO_TIMING = 2  # events without a time are cheaper; both vendors number this flag alike
+NO_TIMING = 2  # events without a time are cheaper; both vendors number this flag alike
 
 
 class _Block:
@@ -134,7 +134,7 @@ class UploadRing:
         while len(self._blocks) < 2:
             self._blocks.append(PinnedMemory(driver, self._nbytes))
         while len(self._events) < 2:
-            self._events.append(driver.call(names.create_event, _NO_TIMING))
+            self._events.append(driver.call(names.create_event, NO_TIMING))
         if self._used + part.nbytes > self._nbytes:
             # All copies out of this block are queued: mark their end, then take the other.
             driver.call(names.record, self._events[self._turn], self._stream)
