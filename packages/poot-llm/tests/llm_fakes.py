@@ -56,9 +56,10 @@ class FakeEngine:
         self.fail_next = False
         self.closed = 0
         self._logits = np.zeros((0, vocab_size), np.float32)
+        self._token_ids = np.zeros(0, np.int32)
         self.num_sampled = 0
         self._sampler = NumpySampler(
-            lambda: self._logits, lambda: np.zeros(0, np.int32), vocab_size,
+            lambda: self._logits, lambda: self._token_ids, vocab_size,
             self.options.max_sequences,
         )  # fmt: skip
 
@@ -81,7 +82,11 @@ class FakeEngine:
             raise DeviceError("the fake device is on fire")
         self._check(step)
         size = self.options.block_size
-        self.pool_tokens[step.slot_mapping] = step.token_ids
+        self._token_ids = step.token_ids.copy()
+        if step.feeds is not None:
+            self._token_ids[step.feeds[:, 0]] = -1
+            self._sampler.feed(step.feeds, len(step.token_ids))
+        self.pool_tokens[step.slot_mapping] = self._token_ids
         self.pool_positions[step.slot_mapping] = step.positions
         rows = []
         for place in step.logit_positions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from poot_executor import EngineOptions, StepInputs
 from poot_llm._rows import RowTable
@@ -31,18 +32,34 @@ class StepBuilder:
         self._lengths = np.zeros(rows, np.int32)
         self._tables = np.zeros((rows, options.max_blocks_per_row), np.int32)
         self._wanted = np.zeros(max_logits, np.int32)
+        self._feeds = np.zeros((rows, 2), np.int32)
         self._ascending = np.arange(max(rows, tokens, options.context_tokens), dtype=np.int32)
         # Whose arrays stand in front, and as of which version of the table.
         self._held: DecodeGroup | None = None
         self._held_version = -1
-        self._decode_steps: dict[int, StepInputs] = {}
+        self._decode_steps: dict[tuple[int, int], StepInputs] = {}
 
-    def build(self, plan: StepPlan) -> StepInputs:
-        """Return the step that a plan describes."""
+    def build(self, plan: StepPlan, *, is_ahead: bool = False) -> StepInputs:
+        """Return the step that a plan describes.
+
+        Args:
+            plan: What to compute.
+            is_ahead: Whether the step before it is still under way: rows whose last token is not known
+                are fed by the engine. Any id stands in their places.
+        """
         self._fill_decodes(plan.group)
+        num_fed = self._fill_feeds(plan.rows) if is_ahead else 0
         if not plan.chunks:
-            return self._decode_step(plan.rows.size)
-        return self._mixed_step(plan)
+            return self._decode_step(plan.rows.size, num_fed)
+        return self._mixed_step(plan, num_fed)
+
+    def _fill_feeds(self, rows: NDArray[np.intp]) -> int:
+        table = self._table
+        places = np.flatnonzero(table.computed[rows] >= table.length[rows])
+        count = places.size
+        self._feeds[:count, 0] = places
+        self._feeds[:count, 1] = rows[places]  # the sampler's slots are rows of the table
+        return count
 
     def _fill_decodes(self, group: DecodeGroup) -> None:
         rows = group.rows
@@ -67,11 +84,11 @@ class StepBuilder:
             np.take(table.tables, rows, axis=0, out=self._tables[:count], mode="clip")
             self._held, self._held_version = group, table.version
 
-    def _decode_step(self, count: int) -> StepInputs:
+    def _decode_step(self, count: int, num_fed: int) -> StepInputs:
         """One token a row and one row of logits a token: the arrays but for contents stay the same."""
-        step = self._decode_steps.get(count)
+        step = self._decode_steps.get((count, num_fed))
         if step is None:
-            step = self._decode_steps[count] = StepInputs(
+            step = self._decode_steps[count, num_fed] = StepInputs(
                 token_ids=self._token_ids[:count],
                 positions=self._positions[:count],
                 rows=self._ascending[:count],
@@ -79,10 +96,11 @@ class StepBuilder:
                 block_tables=self._tables[:count],
                 slot_mapping=self._slots[:count],
                 logit_positions=self._ascending[:count],
+                feeds=self._feeds[:num_fed] if num_fed else None,
             )
         return step
 
-    def _mixed_step(self, plan: StepPlan) -> StepInputs:
+    def _mixed_step(self, plan: StepPlan, num_fed: int) -> StepInputs:
         table, size = self._table, self._block_size
         start = wanted = place = plan.rows.size
         self._rows[:start] = self._ascending[:start]
@@ -111,4 +129,5 @@ class StepBuilder:
             block_tables=self._tables[:place],
             slot_mapping=self._slots[:start],
             logit_positions=self._wanted[:wanted],
+            feeds=self._feeds[:num_fed] if num_fed else None,
         )

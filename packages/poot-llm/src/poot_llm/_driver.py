@@ -10,12 +10,13 @@ import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from poot_core import DeviceError, PootError, RequestError, SettingsError
-from poot_executor import Engine, Sampled
+from poot_executor import AheadEngine, Engine, StepResults
 from poot_kernelgen import SAMPLE_FIELDS
 from poot_llm._batch import StepBuilder
 from poot_llm._blocks import BlockManager
@@ -27,11 +28,11 @@ from poot_llm._rows import RowTable
 from poot_llm._sampler import Logprobs, RowSampler
 from poot_llm._scheduler import Chunk, DecodeGroup, Scheduler, StepPlan
 from poot_llm._sequence import Sequence
+from poot_llm._submitted import NOTHING_SAMPLED, SubmittedStep
 from poot_llm._vocabulary import Vocabulary
 
 __all__ = ["Driver", "DriverStats", "StepOutcome"]
 
-_NOTHING_SAMPLED = Sampled(np.zeros(0, np.int32), np.zeros(0, np.int32))
 _LOGITS_ROW, _POSITION = (SAMPLE_FIELDS.index(name) for name in ("logits_row", "position"))
 _PROMPT_LOGITS = 128
 """Rows of logits that a step may return where few sequences share it: prompts that are scored."""
@@ -59,6 +60,8 @@ class DriverStats:
         prefix_hit_tokens: Prompt tokens found there.
         deadlines: Requests whose time was up.
         faults: Requests that a step failed.
+        steps_ahead: Steps that were handed over while the one before was under way.
+        surplus_rows: Rows that a step computed for requests which had ended meanwhile.
     """
 
     num_running: int
@@ -78,6 +81,8 @@ class DriverStats:
     prefix_hit_tokens: int
     deadlines: int
     faults: int
+    steps_ahead: int
+    surplus_rows: int
 
 
 @dataclass(slots=True)
@@ -152,6 +157,7 @@ class Driver:
             max_logits=max_logits,
             pace=self._pace,
             shares_prefixes=shares_prefixes,
+            samples_greedy=info.runs_ahead,
         )
         self._builder = StepBuilder(options, self._table, max_logits)
         self._sequences: dict[int, Sequence] = {}
@@ -165,15 +171,22 @@ class Driver:
         self._deadlines = 0
         self._faults = 0
         self._constrained: dict[int, Sequence] = {}
-        self._greedy: NDArray[np.int32] | None = None  # of the last step, once asked for
+        # Of the step that is read: what the engine chose, and where it stands.
+        self._greedy: NDArray[np.int32] | None = None  # once asked for
         self._sampled: dict[int, int] = {}  # row of logits, and place among what was sampled
-        self._samples = _NOTHING_SAMPLED
+        self._samples = NOTHING_SAMPLED
+        self._ahead = cast("AheadEngine", engine) if info.runs_ahead else None
+        self._under_way: SubmittedStep | None = None
+        self._gone: set[int] = set()  # requests that ended while a step with rows of theirs ran
+        self._read_s = 0.0  # when the last step was read
+        self._steps_ahead = 0
+        self._surplus_rows = 0
         self._failure: str | None = None
 
     @property
     def has_work(self) -> bool:
         """Whether ``step`` has anything to do."""
-        return self._scheduler.has_work
+        return self._scheduler.has_work or self._under_way is not None
 
     @property
     def context_tokens(self) -> int:
@@ -203,6 +216,8 @@ class Driver:
             prefix_hit_tokens=scheduler.hit_tokens,
             deadlines=self._deadlines,
             faults=self._faults,
+            steps_ahead=self._steps_ahead,
+            surplus_rows=self._surplus_rows,
         )
 
     def check(self, request: Request) -> NDArray[np.int32]:
@@ -321,6 +336,8 @@ class Driver:
     def run_step(self) -> StepOutcome:
         """Run one step and return what it did, in as few objects as may be.
 
+        Where the engine runs ahead, the step after it is under way on return.
+
         Raises:
             DeviceError: If the device failed; every request is lost then, and so is the engine.
         """
@@ -329,44 +346,81 @@ class Driver:
         start = perf_counter()
         if self._with_deadline:
             self._end_late(outcome, start)
-        plan = self._scheduler.plan(start)
-        if not plan.rows.size and not plan.chunks:
-            return outcome
-        for chunk in plan.chunks:
-            if chunk.sequence.first_step_s == 0.0:
-                chunk.sequence.first_step_s = start
-        step = self._builder.build(plan)
-        begin = perf_counter()
         try:
-            self._engine.forward(step)
-            self._start_sampling(plan)
+            step = self._under_way or self._submit(start)
+            if step is None:
+                return outcome
+            following = None
+            # Where a row needs the host between two steps, all of them go one by one.
+            if self._ahead is not None and not self._scheduler.num_host_bound:
+                following = self._submit(perf_counter(), is_ahead=True)
             for sequence in self._constrained.values():
                 if sequence.row is not None:
                     sequence.sampler.prepare_mask()  # while the device works
-            faults = self._engine.step_faults()
-            if self._sampled:
-                self._samples = self._engine.sampled()
+            results = step.wait(self._engine)
         except PootError as error:
             self._failure = str(error)
+            self._under_way = None
             raise
-        elapsed = perf_counter() - begin
+        now_s = perf_counter()
+        elapsed = now_s - max(step.begin_s, self._read_s)
+        self._read_s = now_s
+        self._under_way = following
+        self._read(step, results, elapsed, outcome, now_s)
+        return outcome
+
+    def _submit(self, now_s: float, *, is_ahead: bool = False) -> SubmittedStep | None:
+        """Plan a step and hand it over; None where there is nothing to do, or not yet."""
+        plan = self._scheduler.plan(now_s, may_put_back=not is_ahead)
+        if plan is None or (not plan.rows.size and not plan.chunks):
+            return None
+        for chunk in plan.chunks:
+            if chunk.sequence.first_step_s == 0.0:
+                chunk.sequence.first_step_s = now_s
+        inputs = self._builder.build(plan, is_ahead=is_ahead)
+        begin = perf_counter()
+        self._engine.forward(inputs)
+        places = self._start_sampling(plan)
+        pending = None if self._ahead is None else self._ahead.start_results()
+        self._scheduler.advance(plan)
+        self._steps_ahead += is_ahead
+        num_rows, num_tokens = len(inputs.sequence_lengths), len(inputs.token_ids)
+        return SubmittedStep(plan, places, pending, num_rows, num_tokens, begin)
+
+    def _read(
+        self,
+        step: SubmittedStep,
+        results: StepResults,
+        elapsed: float,
+        outcome: StepOutcome,
+        now_s: float,
+    ) -> None:
+        """Take what a step did into account, and report it."""
+        plan, faults = step.plan, results.faults
         self._pace.observe(plan.rows.size, plan.num_prompt_tokens, elapsed)
         self._steps += 1
         self._device_s += elapsed
-        self._batch = (len(step.sequence_lengths), len(step.token_ids))
+        self._batch = (step.num_rows, step.num_tokens)
         self._greedy = None
-        now_s = perf_counter()
+        self._sampled, self._samples = step.places, results.sampled
+        gone, self._gone = self._gone, set()
         if faults:
-            self._end_faulty(plan, faults, outcome, now_s)
-        self._scheduler.advance(plan)
-        self._commit(plan, faults, outcome, now_s)
-        return outcome
+            self._end_faulty(plan, faults, gone, outcome, now_s)
+        self._scheduler.settle(plan)
+        self._commit(plan, faults, gone, outcome, now_s)
 
-    def _start_sampling(self, plan: StepPlan) -> None:
-        """Have the engine choose the tokens of all rows whose parameters it can follow."""
+    def _start_sampling(self, plan: StepPlan) -> dict[int, int]:
+        """Have the engine choose the tokens of all rows whose parameters it can follow.
+
+        Returns:
+            For each of their rows of logits its place among what is sampled.
+        """
         table = self._table
-        rows: list[int] = plan.rows[plan.group.sampled].tolist()
+        group_rows = plan.rows[plan.group.sampled]
+        rows: list[int] = group_rows.tolist()
         logits_rows: list[int] = plan.group.sampled.tolist()
+        # Tokens known once the step before has been read: those computed, and its own.
+        positions: list[int] = (table.computed[group_rows] + 1).tolist()
         place = plan.rows.size
         for chunk in plan.chunks:
             place += chunk.num_logits
@@ -379,12 +433,13 @@ class Driver:
                 self._engine.set_counts(row, sequence.sampler.counts())
             rows.append(row)
             logits_rows.append(place - 1)
-        self._sampled = {number: place for place, number in enumerate(logits_rows)}
+            positions.append(chunk.start + chunk.count)
         if rows:
             params = table.words[rows]
             params[:, _LOGITS_ROW] = logits_rows
-            params[:, _POSITION] = table.length[rows]
+            params[:, _POSITION] = positions
             self._engine.sample(params)
+        return {number: place for place, number in enumerate(logits_rows)}
 
     def _require_working(self) -> None:
         if self._failure is not None:
@@ -401,25 +456,38 @@ class Driver:
             outcome.events.append(self._finish(sequence, "deadline", now_s))
 
     def _commit(
-        self, plan: StepPlan, faults: Mapping[int, str], outcome: StepOutcome, now_s: float
+        self,
+        plan: StepPlan,
+        faults: Mapping[int, str],
+        gone: set[int],
+        outcome: StepOutcome,
+        now_s: float,
     ) -> None:
         count = plan.rows.size
         if count:
-            self._commit_decodes(plan.group, faults, outcome, now_s)
+            self._commit_decodes(plan, {*faults, *self._surplus(plan, gone)}, outcome, now_s)
         logits_row = count
         for place, chunk in enumerate(plan.chunks, start=count):
-            if place not in faults:
+            if chunk.sequence.request_id in gone:
+                self._surplus_rows += 1
+            elif place not in faults:
                 self._commit_chunk(chunk, logits_row, outcome, now_s)
             logits_row += chunk.num_logits
 
+    def _surplus(self, plan: StepPlan, gone: set[int]) -> list[int]:
+        """Return the places of rows that were computed for requests which have ended, counted."""
+        if not gone:
+            return []
+        found = [place for place, name in enumerate(plan.group.request_ids) if name in gone]
+        self._surplus_rows += len(found)
+        return found
+
     def _commit_decodes(
-        self, group: DecodeGroup, faults: Mapping[int, str], outcome: StepOutcome, now_s: float
+        self, plan: StepPlan, left_out: set[int], outcome: StepOutcome, now_s: float
     ) -> None:
-        rows, table = group.rows, self._table
-        group.steps_to_limit -= 1
-        if not (
-            group.has_care or faults or group.steps_to_limit <= 0 or self._samples.faults.any()
-        ):
+        group, table = plan.group, self._table
+        rows = group.rows
+        if not (group.has_care or left_out or plan.reaches_limit or self._samples.faults.any()):
             chosen = self._chosen_ids(group)
             if not self._is_eos[chosen].any():
                 lengths = table.length[rows]
@@ -430,8 +498,8 @@ class Driver:
                 outcome.request_ids, outcome.token_ids = group.request_ids, chosen.tolist()
                 return
         careful = group.care
-        if faults:
-            careful = careful | np.isin(np.arange(rows.size), list(faults))
+        if left_out:
+            careful = careful | np.isin(np.arange(rows.size), list(left_out))
         if self._sampled and self._samples.faults.any():
             careful = careful.copy()
             careful[group.sampled] |= self._samples.faults[: group.sampled.size] != 0
@@ -449,18 +517,26 @@ class Driver:
             outcome.request_ids = table.request_ids[kept].tolist()
             outcome.token_ids = tokens.tolist()
         for place in np.flatnonzero(careful).tolist():
-            if place not in faults:
+            if place not in left_out:
                 sequence = self._scheduler.sequence_at(rows[place])
                 self._choose(sequence, place, outcome, now_s)
 
     def _end_faulty(
-        self, plan: StepPlan, faults: Mapping[int, str], outcome: StepOutcome, now_s: float
+        self,
+        plan: StepPlan,
+        faults: Mapping[int, str],
+        gone: set[int],
+        outcome: StepOutcome,
+        now_s: float,
     ) -> None:
         for place, message in faults.items():
             if place < plan.rows.size:
-                sequence = self._scheduler.sequence_at(plan.rows[place])
+                request_id = plan.group.request_ids[place]
             else:
-                sequence = plan.chunks[place - plan.rows.size].sequence
+                request_id = plan.chunks[place - plan.rows.size].sequence.request_id
+            if request_id in gone:
+                continue
+            sequence = self._sequences[request_id]
             self._faults += 1
             outcome.events.append(self._finish(sequence, "error", now_s, error=message))
 
@@ -491,7 +567,10 @@ class Driver:
         sampled = group.sampled
         if sampled.size == group.rows.size:
             return self._samples.token_ids[: sampled.size]
-        chosen = self._greedy_ids()[: group.rows.size]
+        if self._ahead is not None:  # its sampler chooses greedy tokens as well
+            chosen = np.zeros(group.rows.size, np.int32)
+        else:
+            chosen = self._greedy_ids()[: group.rows.size]
         if sampled.size:
             chosen = chosen.copy()
             chosen[sampled] = self._samples.token_ids[: sampled.size]
@@ -596,6 +675,8 @@ class Driver:
         del self._sequences[sequence.request_id]
         self._with_deadline.pop(sequence.request_id, None)
         self._constrained.pop(sequence.request_id, None)
+        if self._under_way is not None:
+            self._gone.add(sequence.request_id)
         self._scheduler.remove(sequence)
         return sequence.timings(length, now_s)
 

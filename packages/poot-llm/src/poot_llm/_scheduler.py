@@ -11,7 +11,7 @@ so nothing of its answer changes.
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,8 +80,10 @@ class DecodeGroup:
         self.is_new = is_new
         self.steps_to_border = self.steps_to_limit = 0
         if rows.size:
-            self.steps_to_border = int((-table.computed[rows] % block_size).min())
-            self.steps_to_limit = int((table.limit[rows] - table.length[rows]).min())
+            computed = table.computed[rows]
+            self.steps_to_border = int((-computed % block_size).min())
+            # By what is computed: the last token may not be known yet.
+            self.steps_to_limit = int((table.limit[rows] - computed).min()) - 1
 
 
 @dataclass(slots=True)
@@ -91,10 +93,14 @@ class StepPlan:
     Attributes:
         group: Rows that decode.
         chunks: Pieces of prompts.
+        reaches_limit: Whether a row that decodes gets its last token; set by ``Scheduler.advance``.
+        filled: Sequences that may have filled a block, and how many are full after the step; likewise.
     """
 
     group: DecodeGroup
     chunks: list[Chunk]
+    reaches_limit: bool = False
+    filled: list[tuple[Sequence, int]] = field(default_factory=list[tuple[Sequence, int]])
 
     @property
     def rows(self) -> NDArray[np.intp]:
@@ -118,6 +124,7 @@ class Scheduler:
         max_logits: Most rows of logits of a step; at least as many as the table has rows.
         pace: Bounds prompt tokens in steps that decode.
         shares_prefixes: Whether blocks with equal content are shared and kept.
+        samples_greedy: Whether the engine's sampler chooses greedy tokens as well.
 
     Attributes:
         waiting: In order of their keys.
@@ -125,6 +132,7 @@ class Scheduler:
         preemptions: Sequences put back so far.
         query_tokens: Prompt tokens looked up in the prefix cache so far.
         hit_tokens: Prompt tokens found there so far.
+        num_host_bound: Running sequences that need the host between two steps.
     """
 
     def __init__(
@@ -137,6 +145,7 @@ class Scheduler:
         max_logits: int,
         pace: Pace,
         shares_prefixes: bool,
+        samples_greedy: bool = False,
     ) -> None:
         self._table = table
         self._blocks = blocks
@@ -145,11 +154,13 @@ class Scheduler:
         self._max_logits = max_logits
         self._pace = pace
         self._shares_prefixes = shares_prefixes
+        self._samples_greedy = samples_greedy
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.preemptions = 0
         self.query_tokens = 0
         self.hit_tokens = 0
+        self.num_host_bound = 0
         self._queued_tokens = 0
         self._by_row: list[Sequence | None] = [None] * table.num_free
         self._nobody = DecodeGroup(table, np.zeros(0, np.intp), block_size)
@@ -193,11 +204,16 @@ class Scheduler:
         assert sequence is not None, f"row {row} belongs to nobody"
         return sequence
 
-    def plan(self, now_s: float) -> StepPlan:
+    def plan(self, now_s: float, *, may_put_back: bool = True) -> StepPlan | None:
         """Return the next step; its blocks are there. It is empty when there is no work.
 
         Args:
             now_s: On the clock of the sequences (``time.perf_counter``).
+            may_put_back: Whether sequences may be put back for want of blocks, which is only right
+                while no step is under way.
+
+        Returns:
+            The step, or None where a sequence would have to be put back and may not.
         """
         has_prompts = bool(self._prefilling or self.waiting)
         if has_prompts and (budget := self._opening_budget(now_s)):
@@ -205,7 +221,9 @@ class Scheduler:
             if chunks:
                 return StepPlan(self._nobody, chunks)
         preemptions = self.preemptions
-        group = self._plan_decodes()
+        group = self._plan_decodes(may_put_back=may_put_back)
+        if group is None:
+            return None
         if not has_prompts:
             return StepPlan(group, [])
         num_decodes = group.rows.size
@@ -215,13 +233,14 @@ class Scheduler:
         return StepPlan(group, self._plan_prompts(budget, admits=self.preemptions == preemptions))
 
     def advance(self, plan: StepPlan) -> None:
-        """Count what the step computed, and name the blocks that it completed."""
+        """Count what the step computes; once it is handed over, before its tokens are known."""
         table = self._table
         group = plan.group
         rows = group.rows
         if rows.size:
             table.computed[rows] += 1
             group.steps_to_border -= 1
+            group.steps_to_limit -= 1
             if group.is_new:
                 group.is_new = False
                 for sequence in self.running:
@@ -229,22 +248,38 @@ class Scheduler:
                         sequence.is_new = False
             if group.steps_to_border == 0 and self._shares_prefixes:
                 for row in rows[table.computed[rows] % self._block_size == 0]:
-                    sequence = self._by_row[row]
-                    if sequence is not None:  # what failed has ended, and its blocks hold nothing
-                        self._name_blocks(sequence)
+                    known = int(table.computed[row]) // self._block_size
+                    plan.filled.append((self.sequence_at(row), known))
+            if group.steps_to_limit <= 0:
+                plan.reaches_limit = True
+                for row in rows[table.computed[rows] + 1 >= table.limit[rows]]:
+                    self._spend(self.sequence_at(row))
         for chunk in plan.chunks:
             sequence = chunk.sequence
-            if sequence.row is None:
-                continue
-            table.computed[sequence.row] = chunk.start + chunk.count
+            assert sequence.row is not None, "it runs"
+            end = chunk.start + chunk.count
+            table.computed[sequence.row] = end
             if self._shares_prefixes:
-                self._name_blocks(sequence)
+                plan.filled.append((sequence, end // self._block_size))
             if chunk.is_last:
                 self._prefilling.remove(sequence)
-                sequence.is_decoding = True
                 self._decoding = None
+                if end + 1 < sequence.limit:
+                    sequence.is_decoding = True
+                else:
+                    sequence.is_spent = True
 
-    def _plan_decodes(self) -> DecodeGroup:
+    def _spend(self, sequence: Sequence) -> None:
+        sequence.is_decoding, sequence.is_spent = False, True
+        self._decoding = None
+
+    def settle(self, plan: StepPlan) -> None:
+        """Name the blocks that a step completed, once it has been read and what failed has ended."""
+        for sequence, known in plan.filled:
+            if sequence.row is not None:  # what has ended holds nothing
+                self._name_blocks(sequence, known)
+
+    def _plan_decodes(self, *, may_put_back: bool) -> DecodeGroup | None:
         group = self._decode_group()
         group.is_at_border = group.steps_to_border == 0 and group.rows.size > 0
         if not group.is_at_border:
@@ -253,6 +288,8 @@ class Scheduler:
         for row in rows[table.computed[rows] >= table.num_blocks[rows] * self._block_size]:
             sequence = self._by_row[row]
             if sequence is not None and sequence.is_decoding:  # it may just have been put back
+                if not may_put_back and not self._blocks.num_free:
+                    return None
                 self._grow(sequence)
         group = self._decode_group()
         if group.rows.size:
@@ -277,7 +314,8 @@ class Scheduler:
         group = self._decode_group()
         if not group.is_new or not group.rows.size:
             return 0
-        since_s = min(sequence.first_token_s for sequence in self.running if sequence.is_decoding)
+        begun = [sequence.first_token_s for sequence in self.running if sequence.is_decoding]
+        since_s = min(first_s or now_s for first_s in begun)  # a first token may be under way
         return min(self._max_step_tokens, self._pace.opening(now_s - since_s))
 
     def _plan_prompts(self, budget: int, *, admits: bool) -> list[Chunk]:
@@ -360,8 +398,10 @@ class Scheduler:
         table.request_ids[row] = sequence.request_id
         table.obeys_eos[row] = sequence.obeys_eos
         sampler = sequence.sampler
-        table.is_sampled[row] = sampler.is_on_device and not sampler.is_plain
-        if table.is_sampled[row]:
+        is_sampled = sampler.is_on_device and (self._samples_greedy or not sampler.is_plain)
+        table.is_sampled[row] = is_sampled
+        self.num_host_bound += sequence.needs_host
+        if is_sampled:
             table.words[row] = sampler.words(row)
         is_looked_at = not sampler.is_on_device or sampler.counts_tokens
         table.needs_care[row] = is_looked_at or bool(sequence.stop_ids)
@@ -376,12 +416,11 @@ class Scheduler:
             for name in sequence.hashes[len(shared) :]:
                 self._computing.setdefault(name, sequence)
 
-    def _name_blocks(self, sequence: Sequence) -> None:
-        """Tell the pool what the full blocks of a sequence hold."""
+    def _name_blocks(self, sequence: Sequence, known: int) -> None:
+        """Tell the pool what the first ``known`` blocks of a sequence, all full, hold."""
         table = self._table
         row = sequence.row
         assert row is not None, "it runs"
-        known = int(table.computed[row]) // self._block_size
         if known > len(sequence.hashes):
             tokens = table.tokens[row, : known * self._block_size]
             sequence.extend_hashes(tokens, self._block_size)
@@ -423,12 +462,15 @@ class Scheduler:
         if sequence.is_decoding:
             sequence.is_decoding = False
             self._decoding = None
+        elif sequence.is_spent:
+            sequence.is_spent = False
         else:
             self._prefilling.remove(sequence)
-            if self._shares_prefixes:
-                for name in sequence.hashes:
-                    if self._computing.get(name) is sequence:
-                        del self._computing[name]
+        if self._shares_prefixes:
+            for name in sequence.hashes[sequence.num_named :]:
+                if self._computing.get(name) is sequence:
+                    del self._computing[name]
+        self.num_host_bound -= sequence.needs_host
         # Later blocks are worth less than those before them: they go first.
         self._blocks.free(reversed(self._table.blocks(row)))
         self.running.remove(sequence)

@@ -28,7 +28,8 @@ class Sequence:
         sampler: Chooses its tokens.
         stop_ids: Tokens that end it beside the model's own end tokens.
         obeys_eos: Whether the model's own end tokens end it.
-        is_decoding: Whether it runs and all tokens but the last are computed.
+        is_decoding: Whether it runs, all tokens but the last are computed, and there are more to come.
+        is_spent: Whether it runs, but the step that makes its last token is under way.
         is_new: Whether it has had no token but its first.
         scores: What it collects of its prompt, or None where nothing is wanted (any more).
         hashes: Of its full blocks, in order.
@@ -39,7 +40,7 @@ class Sequence:
 
     __slots__ = (
         "cached_tokens", "deadline_s", "first_step_s", "first_token_s", "hashes", "is_decoding",
-        "is_new", "key", "limit", "num_named", "obeys_eos", "preemptions", "prompt_length", "request_id",
+        "is_new", "is_spent", "key", "limit", "num_named", "obeys_eos", "preemptions", "prompt_length", "request_id",
         "root", "row", "sampler", "scores", "scores_prompt", "start_s", "stop_ids", "tokens",
     )  # fmt: skip
 
@@ -64,6 +65,7 @@ class Sequence:
         self.obeys_eos = not params.ignore_eos
         self.is_decoding = False
         self.is_new = True
+        self.is_spent = False
         self.scores_prompt = request.scores_prompt
         self.scores: PromptScores | None = None
         if request.scores_prompt or params.prompt_logprobs is not None:
@@ -83,6 +85,11 @@ class Sequence:
     def answers(self) -> bool:
         """Whether it is to get any token."""
         return not self.scores_prompt and self.limit > self.prompt_length
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether each step of it must be read before the next one can be run."""
+        return self.scores_prompt or not self.sampler.is_on_device
 
     def extend_hashes(self, tokens: NDArray[np.int32], block_size: int) -> None:
         """Hash the full blocks of ``tokens``, its tokens from the first on."""
