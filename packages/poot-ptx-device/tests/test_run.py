@@ -211,3 +211,49 @@ def test_senseless_launches_are_refused(device, kernels):
         changed(arguments=(*good.arguments[:2], BufferArgument(buffer, 33)))
     with pytest.raises(ShapeError, match="axis 1 of a grid of 1"):
         changed(arguments=(GridArgument(1), *good.arguments[1:]))
+
+
+def test_downloads_wait_for_their_own_place_in_the_queue_and_alternate(device, fake, kernels):
+    buffer, data = floats(device, 100)
+    prepared = device.prepare([scaled(kernels, buffer, 2.0)])
+    pending = []
+    fake.calls.clear()
+    for _ in range(2):
+        device.run(prepared, {"T": 100})
+        pending.append(device.start_download([(buffer, 0, 400), (buffer, 8, 4), (buffer, 0, 0)]))
+    names = fake.names()
+    # Nobody has waited for anything so far: both steps and both copies are queued.
+    assert "cuStreamSynchronize" not in names
+    assert "cuEventSynchronize" not in names
+    for factor, found in zip((2, 4), pending, strict=True):
+        whole, piece, nothing = found.wait()
+        np.testing.assert_array_equal(whole.view(np.float32), factor * data)
+        assert (piece == whole[8:12]).all()
+        assert nothing.size == 0
+    assert "cuStreamSynchronize" not in fake.names()
+    assert fake.names().count("cuEventSynchronize") == 2
+    first, *_ = [device.start_download([(buffer, 0, 4)]) for _ in range(3)]
+    with pytest.raises(DeviceError, match="two later downloads were started"):
+        first.wait()
+    assert device.start_download([]).wait() == ()
+    with pytest.raises(ShapeError, match="lie outside"):
+        device.start_download([(buffer, 396, 8)])
+
+
+def test_a_larger_download_takes_a_larger_block_once_the_last_has_come(device, fake):
+    data = RNG.integers(0, 255, 300_000, np.uint8)
+    buffer = device.allocate(data.nbytes, "much")
+    device.upload(buffer, data)
+    for size in (100, 100, 300_000, 300_000, 50):
+        (found,) = device.start_download([(buffer, 0, size)]).wait()
+        assert (found == data[:size]).all()
+    device.close()
+    assert not fake.hosts
+
+
+def test_a_device_that_is_lost_says_so_to_who_waits(device, fake):
+    buffer = device.allocate(64, "b")
+    pending = device.start_download([(buffer, 0, 64)])
+    fake.fail("cuEventSynchronize", "CUDA_ERROR_ILLEGAL_ADDRESS")
+    with pytest.raises(DeviceError, match="lost"):
+        pending.wait()

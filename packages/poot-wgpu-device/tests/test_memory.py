@@ -106,3 +106,26 @@ def test_a_freed_buffer_is_refused(device):
     assert device._memory.held_bytes == held - 256
     with pytest.raises(DeviceError, match="buffer 'gone' was freed"):
         device.download(buffer)
+
+
+def test_downloads_wait_for_their_own_place_in_the_queue_and_alternate(device):
+    sizes = [(0, 1003), (5, 2), (64, 0)]
+    pending, wanted = [], []
+    buffer = device.allocate(1003, "odd")
+    for _ in range(2):
+        data = RNG.integers(1, 256, 1003).astype(np.uint8)
+        device.upload(buffer, data)
+        pending.append(device.start_download([(buffer, *size) for size in sizes]))
+        wanted.append([data[start : start + count] for start, count in sizes])
+    device.upload(buffer, np.zeros(1003, np.uint8))  # later work: the copies came before it
+    for one, pieces in zip(pending, wanted, strict=True):
+        for got, piece in zip(one.wait(), pieces, strict=True):
+            np.testing.assert_array_equal(got, piece)
+    first, second, third = [device.start_download([(buffer, 0, 4)]) for _ in range(3)]
+    with pytest.raises(DeviceError, match="two later downloads were started"):
+        first.wait()
+    assert not third.wait()[0].any()
+    assert not second.wait()[0].any()
+    assert device.start_download([]).wait() == ()
+    with pytest.raises(ShapeError, match="lie outside"):
+        device.start_download([(buffer, 1000, 8)])
