@@ -55,6 +55,7 @@ def open_random(
     report(
         f"{name} open", seconds=time.perf_counter() - started, weights_gb=info.weight_bytes / 1e9,
         states_gb=info.state_bytes / 1e9, workspace_gb=info.workspace_bytes / 1e9,
+        sampler_gb=info.sampler_bytes / 1e9,
     )  # fmt: skip
     return engine
 

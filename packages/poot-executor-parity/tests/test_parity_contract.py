@@ -21,6 +21,7 @@ from poot_core import DeviceError, Settings, ShapeError, UnsupportedError, bf16
 from poot_executor import Engine, EngineOptions
 from poot_executor_parity import CASES, Case, Context, open_case, step_inputs
 from poot_graph_ir import Tracer, ops
+from poot_kernelgen import sample_words
 from poot_quant import FORMATS
 from poot_test_util import device_parameters
 
@@ -259,7 +260,7 @@ class _Held:
 
 @devices
 def test_memory_is_what_the_plan_says(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights once as they are stored, states, and the workspace of 64 rows; nothing else of size."""
+    """Weights once as they are stored, states, the workspace of 64 rows, and what sampling takes."""
     held, case = _Held(), _memory_case()
     options = replace(OPTIONS, max_sequences=64, max_step_tokens=64)
     backends = importlib.import_module("poot_executor._backends")
@@ -279,6 +280,21 @@ def test_memory_is_what_the_plan_says(device: str, monkeypatch: pytest.MonkeyPat
         assert info.state_bytes == 2 * 160 * 16 * 2 * 16 * 4
         assert info.workspace_bytes > 4 * 64 * 8192
         assert sum(held.bytes.values()) == pytest.approx(forecast, rel=0.05)
+        before = sum(held.bytes.values())
+        assert held.bytes
+        engine.forward(step_inputs((3, 1), [0, 0], options))
+        engine.set_counts(5, np.array([[7, 3], [60, 1]], np.uint32))
+        words = [
+            sample_words(
+                temperature=0.8, seed=1, position=3, logits_row=row, slot=row + 4,
+                repetition_penalty=1.1, counts_tokens=row == 1,
+            )
+            for row in range(2)
+        ]  # fmt: skip
+        engine.sample(np.stack(words))
+        engine.sampled()
+        # Tables of the sampler, those of 64 rows that count every token among them, and no more.
+        assert sum(held.bytes.values()) - before == info.sampler_bytes > 4 * 64 * 64
 
 
 @devices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -139,3 +140,54 @@ def test_rows_that_do_not_exist_are_refused(engine: Engine) -> None:
     engine.forward(step([3, 600]))
     with pytest.raises(ShapeError, match="there are 4 and 2"):
         engine.sample(words(0))
+
+
+def test_the_forecast_of_memory_is_what_the_device_gives(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the device's own tally, before anything is sampled and with every table of the sampler."""
+    from poot_executor import _backends
+
+    real = _backends.open_backend
+    held: dict[int, int] = {}
+
+    def open_and_watch(*arguments: Any) -> Any:
+        opened = real(*arguments)
+        allocate = opened.device.allocate
+
+        def counted(nbytes: int, label: str) -> Any:
+            buffer = allocate(nbytes, label)
+            number, free = len(held), buffer.free
+            held[number] = buffer.nbytes
+
+            def freed() -> None:
+                held[number] = 0
+                free()
+
+            buffer.free = freed
+            return buffer
+
+        opened.device.allocate = counted
+        return opened
+
+    def tally() -> int:
+        return sum(held.values())
+
+    monkeypatch.setattr(_backends, "open_backend", open_and_watch)
+    options = EngineOptions(backend="cpu", **{**OPTIONS, "max_sequences": 12})  # type: ignore[arg-type]
+    settings = Settings(kernel_cache_dir=tmp_path)
+    with closing(open_engine(trace, "sampled", Weights(), VOCAB, options, settings)) as engine:
+        info = engine.info
+        forecast = info.weight_bytes + info.state_bytes + info.workspace_bytes
+        assert info.sampler_bytes > 4 * 12 * VOCAB  # the counts alone
+        assert tally() == pytest.approx(forecast, rel=0.05)
+        engine.forward(step([3, 600, 41, 7]))
+        engine.sample(words(0))
+        engine.sampled()
+        plain = tally()
+        assert forecast < plain < forecast + info.sampler_bytes
+        engine.set_counts(1, np.array([[5, 3]], np.uint32))
+        engine.sample(words(1, counts_tokens=True, repetition_penalty=1.2))
+        engine.sampled()
+        assert tally() - plain == 4 * 12 * VOCAB
+        assert tally() == pytest.approx(forecast + info.sampler_bytes, rel=0.05)

@@ -23,7 +23,7 @@ from poot_executor._device import (
     ScalarArgument,
     SymbolArgument,
 )
-from poot_executor._device_sampler import DeviceSampler
+from poot_executor._device_sampler import DeviceSampler, sampler_sizes
 from poot_executor._engine import EngineOptions, WeightSource
 from poot_executor._kernel_table import KernelRecord, KernelTable
 from poot_executor._ladder import Recordings
@@ -90,6 +90,11 @@ class DeviceRunner:
         self._pools, self._matrices = load_matrices(device, program, table, self._kernels, weights)
         self.weight_bytes = sum(table.matrix_bytes) + self._small.nbytes
         self.state_bytes = sum(buffer.nbytes for buffer in self._states.values())
+        self.workspace_bytes = self._arena.nbytes + self._host.nbytes
+        self.sampler_bytes = 0
+        if program.sampler and not samples_in_numpy:
+            sizes = sampler_sizes(program.vocab_size, options.max_sequences)
+            self.sampler_bytes = sum(sizes.values())
         self._arena_view = device.view(self._arena)
         self._sizes: Mapping[str, int] = {}
         self._last_step: tuple[StepKey, tuple[int, ...]] | None = None
@@ -360,6 +365,11 @@ class _HostMemory:
             arrays["work", number] for number in range(len(program.attention))
         ]
         self._status: dict[str, Int32] = {s: arrays["status", s] for s in ("T", "L")}
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the buffer."""
+        return self._buffer.nbytes
 
     @property
     def is_in_place(self) -> bool:

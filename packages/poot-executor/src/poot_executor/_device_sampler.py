@@ -24,11 +24,29 @@ from poot_executor._program import Program
 from poot_executor._sampling import NOTHING_SAMPLED, Sampled
 from poot_kernelgen import SAMPLE_FIELDS, SampleRequest
 
-__all__ = ["DeviceSampler"]
+__all__ = ["DeviceSampler", "sampler_sizes"]
 
+_COUNTED = "counts of tokens"
 _COUNTS = 2  # bit of the flags: the row counts its tokens
 _STATS_WORDS, _SUM_WORDS = 6, 4
 _FLAGS = SAMPLE_FIELDS.index("flags")
+
+
+def sampler_sizes(vocab_size: int, num_slots: int) -> dict[str, int]:
+    """Return the bytes of each table of a sampler, by what it holds."""
+    shape, words = SampleRequest(), 4 * num_slots
+    chunks, blocks = -(-vocab_size // shape.chunk), -(-vocab_size // shape.block)
+    return {
+        "sampling parameters": words * len(SAMPLE_FIELDS),
+        "last tokens": words,
+        "sampled tokens": 2 * words,
+        "tokens that are fed": 2 * words,
+        "largest logits": words * chunks,
+        "ids of the largest logits": words * chunks,
+        "statistics of sampled rows": words * _STATS_WORDS,
+        "sums of weights": words * blocks * _SUM_WORDS,
+        _COUNTED: words * vocab_size,
+    }
 
 
 class DeviceSampler:
@@ -67,20 +85,20 @@ class DeviceSampler:
         self._last_sizes: dict[bool, tuple[int, int]] = {}
         self._may_capture = True
         self._sizes = {"S": 0, "L": 0}
-        words = 4 * num_slots
-        self._params = self._allocate(words * len(SAMPLE_FIELDS), "sampling parameters")
-        self._last = self._allocate(words, "last tokens")
-        self._results = self._allocate(2 * words, "sampled tokens")
-        self._feeds = self._allocate(2 * words, "tokens that are fed")
+        self._bytes = sampler_sizes(program.vocab_size, num_slots)
+        self._params = self._allocate("sampling parameters")
+        self._last = self._allocate("last tokens")
+        self._results = self._allocate("sampled tokens")
+        self._feeds = self._allocate("tokens that are fed")
         self._feed: PreparedSequence | None = None
         self._counts: Buffer | None = None
         width = program.vocab_size
         shape = SampleRequest()
         self._chunks, self._blocks = -(-width // shape.chunk), -(-width // shape.block)
-        self._values = self._allocate(words * self._chunks, "largest logits")
-        self._ids = self._allocate(words * self._chunks, "ids of the largest logits")
-        self._stats = self._allocate(words * _STATS_WORDS, "statistics of sampled rows")
-        self._sums = self._allocate(words * self._blocks * _SUM_WORDS, "sums of weights")
+        self._values = self._allocate("largest logits")
+        self._ids = self._allocate("ids of the largest logits")
+        self._stats = self._allocate("statistics of sampled rows")
+        self._sums = self._allocate("sums of weights")
 
     def sample(self, params: NDArray[np.uint32], num_logits: int) -> None:
         """Start sampling rows of the last step's logits."""
@@ -155,15 +173,14 @@ class DeviceSampler:
         for buffer in self._buffers:
             buffer.free()
 
-    def _allocate(self, nbytes: int, label: str) -> Buffer:
-        buffer = self._device.allocate(nbytes, label)
+    def _allocate(self, label: str) -> Buffer:
+        buffer = self._device.allocate(self._bytes[label], label)
         self._buffers.append(buffer)
         return buffer
 
     def _counts_buffer(self) -> Buffer:
         if self._counts is None:
-            size = 4 * self._slots * self._program.vocab_size
-            self._counts = self._allocate(size, "counts of tokens")
+            self._counts = self._allocate(_COUNTED)
         return self._counts
 
     def _launch(self, request: int, role: str, arguments: Sequence[Argument]) -> Launch:

@@ -77,7 +77,9 @@ class EngineInfo:
         options: The options in force.
         weight_bytes: Bytes of the weights as laid out on the device.
         state_bytes: Bytes of KV pools and other state.
-        workspace_bytes: Bytes of intermediates.
+        workspace_bytes: Bytes of intermediates and of a step's inputs.
+        sampler_bytes: Bytes of what sampling keeps and works in, the counts of penalties among them.
+            They are taken when the first row is sampled, and when the first one counts its tokens.
         runs_ahead: Whether steps are queued, so that the next one may be run before the results of the
             last are read: the engine is an ``AheadEngine`` then.
     """
@@ -89,6 +91,7 @@ class EngineInfo:
     weight_bytes: int
     state_bytes: int
     workspace_bytes: int
+    sampler_bytes: int = 0
     runs_ahead: bool = False
 
 

@@ -62,7 +62,8 @@ class ProgramEngine:
             options=options,
             weight_bytes=runner.weight_bytes,
             state_bytes=runner.state_bytes,
-            workspace_bytes=program.arena_bytes,
+            workspace_bytes=runner.workspace_bytes,
+            sampler_bytes=runner.sampler_bytes,
             runs_ahead=runner.runs_ahead,
         )
 

@@ -107,6 +107,16 @@ class Runner(Protocol):
         ...
 
     @property
+    def workspace_bytes(self) -> int:
+        """Bytes of intermediates and of a step's inputs."""
+        ...
+
+    @property
+    def sampler_bytes(self) -> int:
+        """Bytes that sampling takes once every kind of it was asked for."""
+        ...
+
+    @property
     def may_capture(self) -> bool:
         """Whether recording a step may be of use: a device says so when it is asked."""
         ...

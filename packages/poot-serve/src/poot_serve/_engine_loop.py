@@ -379,7 +379,7 @@ def _ready(
         num_blocks=info.options.num_blocks,
         weight_bytes=info.weight_bytes,
         state_bytes=info.state_bytes,
-        workspace_bytes=info.workspace_bytes,
+        workspace_bytes=info.workspace_bytes + info.sampler_bytes,
         load_s=perf_counter() - start_s,
         takes_constraints=takes_constraints,
     )

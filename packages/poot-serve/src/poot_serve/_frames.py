@@ -141,7 +141,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
         num_blocks: KV blocks of the pool.
         weight_bytes: Bytes of the weights on the device.
         state_bytes: Bytes of the KV pool and other state.
-        workspace_bytes: Bytes of intermediates.
+        workspace_bytes: Bytes of intermediates, of a step's inputs and of what sampling takes.
         load_s: Seconds from the start of the process.
         takes_constraints: Whether ``SamplingParams.constraint`` works with this model.
     """

@@ -104,9 +104,11 @@ def run_bench(
         return
     # What scripts do not ask for: their document is settled.
     figures |= {
-        f"weights, states and workspace at R = {options.max_sequences}, MB": " + ".join(
+        f"weights, states, workspace and sampler at R = {options.max_sequences}, MB": " + ".join(
             f"{nbytes / 1e6:.1f}"
-            for nbytes in (info.weight_bytes, info.state_bytes, info.workspace_bytes)
+            for nbytes in (
+                info.weight_bytes, info.state_bytes, info.workspace_bytes, info.sampler_bytes
+            )
         ),
         "decode steps recorded ahead, seconds": f"{recorded[0]}, {recorded[1]:.3g}",
     }
