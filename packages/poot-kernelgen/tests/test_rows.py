@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from poot_core import Settings, Target, UnsupportedError, dtype_by_name
+from poot_core import DeviceCaps, Settings, Target, UnsupportedError, dtype_by_name
 from poot_kernel import KernelFunction, verify_kernel
 from poot_kernel.compile import CompileRequest, CompileService, host_target, load_objects
 from poot_kernel.targets.host.lane_lower import lower_lane_kernel
-from poot_kernelgen import reference
+from poot_kernelgen import generate, reference
 from poot_kernelgen.requests import KvLayout, RowInput, RowNode, RowOutput, RowProgram
 from poot_kernelgen.rows._generate import row_kernel
 
@@ -241,6 +241,30 @@ def test_lifted_codes_are_the_others_and_128(runner: Runner, is_input: bool) -> 
     for name in ("scales", "sums", "residual_scales"):
         np.testing.assert_array_equal(getattr(lifted, name), getattr(plain, name))
     assert plain.residual_scales.any()
+
+
+@pytest.mark.parametrize("is_input", [True, False])
+@pytest.mark.parametrize(
+    "target",
+    [
+        Target("ptx", "sm_90a"),
+        Target("rocm", "gfx1100"),
+        Target("vulkan", "spirv1.6"),
+        Target("wgpu", "wgsl"),
+    ],
+    ids=lambda target: target.api,
+)
+def test_lifted_codes_are_a_matter_of_the_host(target: Target, is_input: bool) -> None:
+    caps = DeviceCaps(
+        name="a GPU", vector_bytes=16, subgroup_size=32, num_workers=1, shared_bytes=32 << 10,
+        memory_bytes=1 << 33, max_workgroup=256,
+    )  # fmt: skip
+    t = Tape(_rows(96))
+    value = 0 if is_input else t("neg", 0)
+    for kind in ("i8", "i8r"):  # what is refused is the lift and nothing else
+        assert generate(t.program(RowOutput(value=value, kind=kind)), target, caps)
+    with pytest.raises(UnsupportedError, match="codes as i8, not lifted to u8"):
+        generate(t.program(RowOutput(value=value, kind="u8r")), target, caps)
 
 
 def test_zero_blocks_quantise_to_zero(runner: Runner) -> None:
