@@ -415,31 +415,40 @@ class Driver:
         Returns:
             For each of their rows of logits its place among what is sampled.
         """
-        table = self._table
-        group_rows = plan.rows[plan.group.sampled]
-        rows: list[int] = group_rows.tolist()
-        logits_rows: list[int] = plan.group.sampled.tolist()
+        table, group = self._table, plan.group
+        rows, logits_rows = group.rows[group.sampled], group.sampled
         # Tokens known once the step before has been read: those computed, and its own.
-        positions: list[int] = (table.computed[group_rows] + 1).tolist()
+        positions = table.computed[rows] + 1
+        places = group.sampled_places
+        begun = [] if not plan.chunks else self._begun(plan)
+        if begun:
+            more = np.array(begun, np.intp)
+            rows, logits_rows, positions = (
+                np.concatenate([known, found])
+                for known, found in zip((rows, logits_rows, positions), more.T, strict=True)
+            )
+            places = {place: number for number, place in enumerate(logits_rows.tolist())}
+        if rows.size:
+            params = table.words[rows]
+            params[:, _LOGITS_ROW] = logits_rows
+            params[:, _POSITION] = positions
+            self._engine.sample(params)
+        return places
+
+    def _begun(self, plan: StepPlan) -> list[tuple[int, int, int]]:
+        """Return row, row of logits and position of each prompt that is complete and sampled."""
+        found: list[tuple[int, int, int]] = []
         place = plan.rows.size
         for chunk in plan.chunks:
             place += chunk.num_logits
             sequence = chunk.sequence
             row = sequence.row
             assert row is not None, "it runs"
-            if not chunk.is_last or not sequence.answers or not table.is_sampled[row]:
-                continue
-            if sequence.sampler.counts_tokens:
-                self._engine.set_counts(row, sequence.sampler.counts())
-            rows.append(row)
-            logits_rows.append(place - 1)
-            positions.append(chunk.start + chunk.count)
-        if rows:
-            params = table.words[rows]
-            params[:, _LOGITS_ROW] = logits_rows
-            params[:, _POSITION] = positions
-            self._engine.sample(params)
-        return {number: place for place, number in enumerate(logits_rows)}
+            if chunk.is_last and sequence.answers and self._table.is_sampled[row]:
+                if sequence.sampler.counts_tokens:
+                    self._engine.set_counts(row, sequence.sampler.counts())
+                found.append((row, place - 1, chunk.start + chunk.count))
+        return found
 
     def _require_working(self) -> None:
         if self._failure is not None:

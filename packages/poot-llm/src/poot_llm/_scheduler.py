@@ -57,6 +57,7 @@ class DecodeGroup:
         care: (D,) whether a row's tokens are chosen or looked at one by one.
         has_care: Whether any row's are.
         sampled: (n,) places of rows whose tokens the engine's sampler chooses.
+        sampled_places: For each of these places the number of the row among them.
         is_new: Whether no row has had a token but its first.
         steps_to_border: Steps until a row has filled its last block.
         is_at_border: Whether one has in the step that is planned.
@@ -65,7 +66,7 @@ class DecodeGroup:
 
     __slots__ = (
         "care", "has_care", "is_at_border", "is_new", "request_ids", "rows", "sampled",
-        "steps_to_border", "steps_to_limit",
+        "sampled_places", "steps_to_border", "steps_to_limit",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +77,7 @@ class DecodeGroup:
         self.care = table.needs_care[rows]
         self.has_care = bool(self.care.any())
         self.sampled = np.flatnonzero(table.is_sampled[rows])
+        self.sampled_places = {place: n for n, place in enumerate(self.sampled.tolist())}
         self.is_at_border = False
         self.is_new = is_new
         self.steps_to_border = self.steps_to_limit = 0
