@@ -106,7 +106,7 @@ def main() -> None:
     for function in (overhead, bare, prefill, overload, restart, install):
         added = command(function)
         added.add_argument("--streams", type=int, default=8)
-        added.add_argument("--rounds", type=int, default=5)
+        added.add_argument("--rounds", type=int, default=9 if function is overhead else 5)
     options = parser.parse_args()
     options.run(options)
 

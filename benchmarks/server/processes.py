@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Server", "child_of", "llama_command", "poot_command", "running"]
+__all__ = ["Server", "child_of", "cpu_s", "llama_command", "poot_command", "running"]
 
 READY_S = 120.0
 
@@ -80,6 +80,12 @@ def child_of(process_id: int) -> int:
     if len(found) != 1:
         raise RuntimeError(f"process {process_id} has {len(found)} children, and one was expected")
     return int(found[0])
+
+
+def cpu_s(process_id: int) -> float:
+    """Return the CPU seconds of a process so far, all threads that live, to the nanosecond (Linux)."""
+    tasks = Path(f"/proc/{process_id}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def _free_port() -> int:
