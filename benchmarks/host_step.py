@@ -120,9 +120,7 @@ class Done:
         return self._results
 
 
-def measure(
-    case: str, rows: int, steps: int, *, runs_ahead: bool, turnover: int
-) -> dict[str, Any]:
+def measure(case: str, rows: int, steps: int, *, runs_ahead: bool, turnover: int) -> dict[str, Any]:
     """Return the host's microseconds a step.
 
     Args:

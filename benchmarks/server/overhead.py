@@ -5,10 +5,10 @@ the server the requests run twice: with a client that reads every event as it co
 and with one that sleeps until the server has closed the connection. The second costs nothing while
 tokens are made; the answers wait in the buffers of the sockets.
 
-Two accounts are kept. Wall time is what a user sees, and on a shared machine it moves by a tenth from round
-to round. The CPU time of the processes, from the scheduler's own clock, moves less: what the server's and the
-engine's processes take for a token beyond what the bare engine takes. Overheads are medians over pairs: each
-round of the server beside the bare engine's of the same turn.
+Two accounts are kept. Wall time is what a user sees, and on a shared machine it moves by a tenth from
+round to round. The CPU time of the processes, from the scheduler's own clock, says where it goes: what
+the server's and the engine's processes take for a token beyond what the bare engine takes. Overheads
+are medians over pairs: each round of the server beside the bare engine's of the same turn.
 """
 
 from __future__ import annotations

@@ -122,9 +122,13 @@ def test_a_device_that_is_lost_in_flight_gives_a_prefix_and_one_clean_error(dies
     driver = Driver(engine)
     request_id = driver.add(Request(prompt_ids=[2, 7], params=GREEDY))
     got: list[int] = []
-    with pytest.raises(DeviceError, match="on fire"):
+
+    def run() -> None:
         for _ in range(20):
-            got += tokens_of(driver.step())
+            got.extend(tokens_of(driver.step()))
+
+    with pytest.raises(DeviceError, match="on fire"):
+        run()
     assert got == greedy_answer([2, 7], 9)[:dies_at]
     with pytest.raises(DeviceError, match="opened anew"):
         driver.add(Request(prompt_ids=[1], params=GREEDY))

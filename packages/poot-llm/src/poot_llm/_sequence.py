@@ -40,8 +40,9 @@ class Sequence:
 
     __slots__ = (
         "cached_tokens", "deadline_s", "first_step_s", "first_token_s", "hashes", "is_decoding",
-        "is_new", "is_spent", "key", "limit", "num_named", "obeys_eos", "preemptions", "prompt_length", "request_id",
-        "root", "row", "sampler", "scores", "scores_prompt", "start_s", "stop_ids", "tokens",
+        "is_new", "is_spent", "key", "limit", "num_named", "obeys_eos", "preemptions", "prompt_length",
+        "request_id", "root", "row", "sampler", "scores", "scores_prompt", "start_s", "stop_ids",
+        "tokens",
     )  # fmt: skip
 
     def __init__(

@@ -107,7 +107,10 @@ def run_bench(
         f"weights, states, workspace and sampler at R = {options.max_sequences}, MB": " + ".join(
             f"{nbytes / 1e6:.1f}"
             for nbytes in (
-                info.weight_bytes, info.state_bytes, info.workspace_bytes, info.sampler_bytes
+                info.weight_bytes,
+                info.state_bytes,
+                info.workspace_bytes,
+                info.sampler_bytes,
             )
         ),
         "decode steps recorded ahead, seconds": f"{recorded[0]}, {recorded[1]:.3g}",
