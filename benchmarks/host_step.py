@@ -4,7 +4,7 @@ The real engine loop, driver, scheduler and frames run over an engine that has i
 turn of the loop is timed whole: frames taken, the step planned and built, its tokens read, the frame of
 all rows sent. The few calls into the stub are left out. What the loop sends is read between the turns.
 
-    python benchmarks/host_step.py --json results.json
+    python -m benchmarks.host_step --json results.json
 """
 
 from __future__ import annotations
