@@ -1,7 +1,7 @@
 """Whole answers through the driver on one GPU: one step ahead beside step by step, in turn.
 
-Run: python benchmarks/gpu/driver.py [--models 1b qwen0.5b] [--backend ptx]. ``step_us`` is what a step of
-all rows takes, scheduling, sampling and reading tokens included; ``host_us`` what the driver takes of it
+Run: python benchmarks/gpu/driver.py [--models 1b qwen0.5b] [--backend ptx]. ``step_us`` is what a step
+of all rows takes, scheduling, sampling and reading tokens included; ``host_us`` what the driver takes of it
 without the calls that wait for the device. Tokens of both ways are compared, all of them.
 """
 
