@@ -1,8 +1,8 @@
 """Whole answers through the driver on one GPU: one step ahead beside step by step, in turn.
 
 Run: python benchmarks/gpu/driver.py [--models 1b qwen0.5b] [--backend ptx]. ``step_us`` is what a step
-of all rows takes, scheduling, sampling and reading tokens included; ``host_us`` what the driver takes of it
-without the calls that wait for the device. Tokens of both ways are compared, all of them.
+of all rows takes, scheduling, sampling and reading tokens included; ``host_us`` what the driver takes
+of it without the calls that wait for the device. Tokens of both ways are compared, all of them.
 """
 
 from __future__ import annotations
@@ -135,7 +135,11 @@ def main() -> int:
     is_equal = True
     for name in options.models:
         engine = open_random(
-            name, options.backend, context=64 + options.steps + 64, rows=max(options.rows), tokens=512
+            name,
+            options.backend,
+            context=64 + options.steps + 64,
+            rows=max(options.rows),
+            tokens=512,
         )
         if not engine.info.runs_ahead:
             raise SystemExit(f"{options.backend} does not queue steps")
