@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -190,3 +192,60 @@ class StepByStep:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
+
+
+class BusyEngine:
+    """Another engine on a thread of its own, each step of which takes real time.
+
+    Attributes:
+        overlaps: Steps that were handed over while one before was not done.
+    """
+
+    def __init__(self, engine: Any, step_s: float) -> None:
+        self.engine = engine
+        self.overlaps = 0
+        self._step_s = step_s
+        self._thread = ThreadPoolExecutor(1)
+        self._last: Future[None] | None = None
+
+    @property
+    def info(self) -> EngineInfo:
+        return replace(self.engine.info, runs_ahead=True)
+
+    def forward(self, step: StepInputs) -> None:
+        self.overlaps += self._last is not None and not self._last.done()
+        held = {name: getattr(step, name) for name in StepInputs.__dataclass_fields__}
+        held = {name: None if array is None else array.copy() for name, array in held.items()}
+
+        def run() -> None:
+            time.sleep(self._step_s)
+            self.engine.forward(StepInputs(**held))
+
+        self._last = self._thread.submit(run)
+
+    def sample(self, params: np.ndarray) -> None:
+        self._thread.submit(self.engine.sample, params.copy())
+
+    def set_counts(self, slot: int, entries: np.ndarray) -> None:
+        self._thread.submit(self.engine.set_counts, slot, entries.copy())
+
+    def start_results(self) -> Any:
+        def read() -> StepResults:
+            return StepResults(self.engine.sampled(), dict(self.engine.step_faults()))
+
+        late = Late(Queue())
+        future = self._thread.submit(read)
+        late.wait = future.result  # type: ignore[method-assign]
+        return late
+
+    def greedy(self) -> np.ndarray:
+        return self._thread.submit(self.engine.greedy).result()
+
+    def sampled(self) -> Sampled:
+        return self._thread.submit(self.engine.sampled).result()
+
+    def step_faults(self) -> Mapping[int, str]:
+        return self._thread.submit(self.engine.step_faults).result()
+
+    def close(self) -> None:
+        self._thread.shutdown()
