@@ -238,6 +238,8 @@ class EngineLoop:
             prefix_query_tokens=stats.prefix_query_tokens,
             prefix_hit_tokens=stats.prefix_hit_tokens,
             preemptions=stats.preemptions,
+            steps_ahead=stats.steps_ahead,
+            surplus_rows=stats.surplus_rows,
             deadlines=stats.deadlines,
             faults=stats.faults,
         )

@@ -240,6 +240,8 @@ class EngineMetrics(msgspec.Struct, frozen=True, array_like=True):
         prefix_query_tokens: Prompt tokens looked up in the prefix cache.
         prefix_hit_tokens: Prompt tokens found there.
         preemptions: Sequences put back for want of blocks.
+        steps_ahead: Steps handed to the device while the one before was under way.
+        surplus_rows: Rows that steps computed for sequences which had ended meanwhile.
         deadlines: Sequences whose time was up.
         faults: Sequences that a step failed.
     """
@@ -260,6 +262,8 @@ class EngineMetrics(msgspec.Struct, frozen=True, array_like=True):
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
     preemptions: int = 0
+    steps_ahead: int = 0
+    surplus_rows: int = 0
     deadlines: int = 0
     faults: int = 0
 

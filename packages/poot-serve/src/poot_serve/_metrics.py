@@ -160,6 +160,8 @@ class _EngineCollector(Collector):
         counters = {
             "engine_restarts": ("Restarts of the engine process", state.restarts),
             "engine_steps": ("Steps", now.steps),
+            "engine_steps_ahead": ("Steps handed over while another ran", now.steps_ahead),
+            "engine_surplus_rows": ("Rows computed for ended sequences", now.surplus_rows),
             "engine_step_seconds": ("Time in steps", now.step_s),
             "engine_device_seconds": ("Time in the device's share of steps", now.device_s),
             "prefix_cache_query_tokens": ("Prompt tokens looked up", now.prefix_query_tokens),
