@@ -351,8 +351,7 @@ class Driver:
             if step is None:
                 return outcome
             following = None
-            # Where a row needs the host between two steps, all of them go one by one.
-            if self._ahead is not None and not self._scheduler.num_host_bound:
+            if self._may_go_ahead(step):
                 following = self._submit(perf_counter(), is_ahead=True)
             for sequence in self._constrained.values():
                 if sequence.row is not None:
@@ -368,6 +367,12 @@ class Driver:
         self._under_way = following
         self._read(step, results, elapsed, outcome, now_s)
         return outcome
+
+    def _may_go_ahead(self, step: SubmittedStep) -> bool:
+        """Return whether the next step may be handed over before this one is read."""
+        if self._ahead is None or self._scheduler.num_host_bound:
+            return False  # where a row needs the host between two steps, all of them go one by one
+        return not step.plan.chunks or self._pace.knows_prompts
 
     def _submit(self, now_s: float, *, is_ahead: bool = False) -> SubmittedStep | None:
         """Plan a step and hand it over; None where there is nothing to do, or not yet."""

@@ -71,6 +71,11 @@ class Pace:
             return 0
         return max(0, int((_LONGEST_OPENING_S - waited_s) / self._prompt_token_s))
 
+    @property
+    def knows_prompts(self) -> bool:
+        """Whether it knows what a prompt costs; before, a step of prompts should be observed first."""
+        return self._fixed is not None or self._prompt_token_s is not None
+
     def observe(self, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:
         """Take note of a step.
 
