@@ -1,5 +1,7 @@
 """Launches, arguments, grids, graphs and timings, over the driver that stands in."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -249,6 +251,22 @@ def test_a_larger_download_takes_a_larger_block_once_the_last_has_come(device, f
         assert (found == data[:size]).all()
     device.close()
     assert not fake.hosts
+
+
+def test_another_thread_may_wait(device, fake):
+    buffer = device.allocate(64, "b")
+    pending = device.start_download([(buffer, 0, 64)])
+    fake.calls.clear()
+    with ThreadPoolExecutor(1) as thread:
+        (found,) = thread.submit(pending.wait).result()
+    assert not found.any()
+    # A driver knows its machine by the thread that asks.
+    assert fake.names() == ["cuCtxSetCurrent", "cuEventSynchronize"]
+    device.start_download([(buffer, 0, 64)])
+    pending = device.start_download([(buffer, 0, 64)])
+    device.close()
+    with pytest.raises(DeviceError, match="closed"):
+        pending.wait()
 
 
 def test_a_device_that_is_lost_says_so_to_who_waits(device, fake):

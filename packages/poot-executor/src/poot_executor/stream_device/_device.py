@@ -66,7 +66,7 @@ class StreamDevice(ABC):
         self._thread = threading.get_ident()
         self.stream: Any = driver.call(driver.dialect.create_stream, _OWN_STREAM)
         self._ring = UploadRing(driver, self.stream, _UPLOAD_BYTES)
-        self._downloads = DownloadPair(driver, self.stream)
+        self._downloads = DownloadPair(driver, self.stream, self._enter)
         self._graphs = GraphTable(driver, self.stream)
         self._closed = False
 

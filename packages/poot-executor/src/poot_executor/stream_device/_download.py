@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,22 +30,22 @@ class _Slot:
 class StreamDownload:
     """Implements ``PendingBytes``."""
 
-    def __init__(self, driver: StreamDriver, slot: _Slot, spans: Sequence[tuple[int, int]]) -> None:
-        self._driver, self._slot, self._spans = driver, slot, spans
+    def __init__(self, pair: DownloadPair, slot: _Slot, spans: Sequence[tuple[int, int]]) -> None:
+        self._pair, self._slot, self._spans = pair, slot, spans
         self._use = slot.use
 
     def wait(self) -> tuple[Bytes, ...]:
         """Return a copy of each piece.
 
         Raises:
-            DeviceError: If two later ones were started, or a kernel failed.
+            DeviceError: If two later ones were started, a kernel failed, or the device is closed.
         """
         slot = self._slot
         if slot.use != self._use:
             raise DeviceError("two later downloads were started; these bytes are gone")
         if not self._spans:
             return ()
-        self._driver.call(self._driver.dialect.await_event, slot.event)
+        self._pair.wait(slot)
         assert slot.block is not None, "it was filled"
         data = slot.block.data
         return tuple(data[start : start + nbytes].copy() for start, nbytes in self._spans)
@@ -57,10 +57,11 @@ class DownloadPair:
     Args:
         driver: The driver.
         stream: Where copies are queued.
+        enter: Makes the machine current in the thread that asks.
     """
 
-    def __init__(self, driver: StreamDriver, stream: Any) -> None:
-        self._driver, self._stream = driver, stream
+    def __init__(self, driver: StreamDriver, stream: Any, enter: Callable[[], None]) -> None:
+        self._driver, self._stream, self._enter = driver, stream, enter
         self._slots: list[_Slot] = []
         self._turn = 0
 
@@ -85,7 +86,12 @@ class DownloadPair:
                         names.copy_out, block.address + start, address, nbytes, self._stream
                     )
             driver.call(names.record, slot.event, self._stream)
-        return StreamDownload(driver, slot, spans)
+        return StreamDownload(self, slot, spans)
+
+    def wait(self, slot: _Slot) -> None:
+        """Wait until a slot is filled, from whatever thread."""
+        self._enter()
+        self._driver.call(self._driver.dialect.await_event, slot.event)
 
     def _block(self, slot: _Slot, nbytes: int) -> PinnedMemory:
         if slot.block is None or slot.block.data.nbytes < nbytes:
