@@ -48,8 +48,8 @@ def llama_command(binary: str, model: Path, slots: int, slot_tokens: int) -> lis
 
 
 @contextlib.contextmanager
-def running(command: Sequence[str]) -> Iterator[Server]:
-    """Start a server, wait until it is ready, and end it afterwards.
+def running(command: Sequence[str], ready_s: float = READY_S) -> Iterator[Server]:
+    """Start a server, wait until it is ready (for at most so many seconds), and end it afterwards.
 
     Raises:
         RuntimeError: If it ends, or is not ready in time; the end of its log is in the message.
@@ -60,7 +60,7 @@ def running(command: Sequence[str]) -> Iterator[Server]:
         process = subprocess.Popen([*command, "--port", str(port)], stdout=log, stderr=log)
         try:
             while not _is_ready(port):
-                if process.poll() is not None or time.perf_counter() - start > READY_S:
+                if process.poll() is not None or time.perf_counter() - start > ready_s:
                     log.seek(0)
                     raise RuntimeError(f"{command[0]} is not ready: {log.read()[-2000:].decode()}")
                 time.sleep(0.01)

@@ -38,7 +38,7 @@ class LlamaCpp:
             [str(self._bench()), "--version"], capture_output=True, text=True, check=False
         )
         lines = (done.stderr + done.stdout).splitlines()
-        return next((line.strip() for line in lines if "version" in line), "llama.cpp")
+        return next((line.strip() for line in lines if line.startswith("version")), "llama.cpp")
 
     def plan(self, cell: Cell, model: Path, port: int) -> Plan:
         """Return the process of one repeat."""

@@ -106,7 +106,8 @@ def _features(capability: tuple[int, int]) -> frozenset[str]:
 
 def _name(driver: StreamDriver, number: int) -> str:
     device = driver.call("cuDeviceGet", number)
-    return driver.call("cuDeviceGetName", 256, device).rstrip(b"\0").decode(errors="replace")
+    name = driver.call("cuDeviceGetName", 256, device)
+    return name.split(b"\0")[0].decode(errors="replace")
 
 
 def _index(wanted: str | None, names: list[str]) -> int:
