@@ -1,7 +1,7 @@
 """The server on a GPU: load of 1, 32 and 128 streams over models of random bf16 weights, and equal
 bits alone and in company.
 
-    python benchmarks/gpu/serve.py --models 1b 8b --backend ptx --output FILE.json
+    python -m benchmarks.gpu.serve --models 1b 8b --backend ptx --output FILE.json
 
 Each model is written as a checkpoint of random weights to a temporary folder (2.5 and 16 GB), served
 by ``poot-serve``, and loaded by ``poot bench-serve`` with random prompt ids of 128 tokens and answers
@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-from models import CONFIGS, RandomCheckpoint
-from server.processes import Server, running
+from benchmarks.gpu.models import CONFIGS, RandomCheckpoint
+from benchmarks.server.processes import Server, running
 
 STREAMS = (1, 32, 128)
 PROMPT, ANSWER = 128, 128
@@ -110,9 +109,7 @@ def measure(name: str, backend: str) -> dict[str, Any]:
         ]  # fmt: skip
         with running(command, READY_S) as server:
             figures: dict[str, Any] = {"ready_s": server.ready_s}
-            figures["same bits alone and among 31"] = invariant(
-                server, CONFIGS[name]["vocab_size"]
-            )
+            figures["same bits alone and among 31"] = invariant(server, CONFIGS[name]["vocab_size"])
             for streams in STREAMS:  # what is compiled and captured at first use
                 load(server, streams, seed=1)
             for streams in STREAMS:
