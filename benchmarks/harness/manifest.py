@@ -106,9 +106,12 @@ class Manifest:
     def select(self, words: list[str]) -> tuple[Cell, ...]:
         """Return the cells whose name has every word as a part between slashes, or begins one.
 
+        A word with slashes, such as a cell's whole name, is several words.
+
         Raises:
             ManifestError: If a word fits no cell, or no cell fits all of them.
         """
+        words = [part for word in words for part in word.split("/")]
         for word in words:
             if not any(_fits(cell, word) for cell in self.cells):
                 known = sorted({part for cell in self.cells for part in cell.name.split("/")})

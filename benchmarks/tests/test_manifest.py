@@ -43,6 +43,7 @@ def test_selection(tmp_path: Path) -> None:
     manifest = read(tmp_path, GOOD)
     assert len(manifest.select([])) == 2
     assert [c.engine.name for c in manifest.select(["sma*", "two"])] == ["two"]
+    assert [c.name for c in manifest.select(["small/one/decode"])] == ["small/one/decode"]
     with pytest.raises(ManifestError, match="no cell has 'three' in its name"):
         manifest.select(["three"])
 
