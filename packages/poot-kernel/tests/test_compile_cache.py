@@ -61,6 +61,7 @@ def test_a_damaged_entry_is_a_miss_and_is_dropped(
     path.write_bytes(data)
     cache = open_cache(tmp_path)
     assert cache.get("kind", "k") is None
+    assert (cache.hits, cache.misses) == (0, 1)
     assert "corrupt entry" in caplog.text
     assert not path.exists()
     cache.put("kind", "k", b"new")
@@ -171,12 +172,28 @@ def test_pruning_spares_surplus_epochs_used_within_a_day(tmp_path: Path) -> None
     assert all(epoch.exists() for epoch in epochs)
 
 
-def test_pruning_drops_scratch_older_than_an_hour(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["", "epoch-current", "epoch-other"])
+def test_pruning_drops_scratch_older_than_an_hour(tmp_path: Path, folder: str) -> None:
     now = time.time()
-    epoch = make_epoch(tmp_path, "current", 0, now)
-    young, old = epoch / ".scratch-1-a", epoch / ".scratch-2-b"
+    make_epoch(tmp_path, "current", 0, now)
+    make_epoch(tmp_path, "other", 0, now)
+    young, old = tmp_path / folder / ".scratch-1-a", tmp_path / folder / ".scratch-2-b"
     for path, age in ((young, 0.9), (old, 1.1)):
         path.write_bytes(b"part")
+        os.utime(path, (now - age * HOUR,) * 2)
+    prune(tmp_path, keep="epoch-current", now=now)
+    assert young.exists()
+    assert not old.exists()
+
+
+def test_the_source_of_a_failed_compilation_is_kept_for_a_day(tmp_path: Path) -> None:
+    young = open_cache(tmp_path).keep_failed("young.ll", "define")
+    old = open_cache(tmp_path).keep_failed("old.ll", "define")
+    assert young == tmp_path / "failed" / "young.ll"
+    assert old == tmp_path / "failed" / "old.ll"
+    assert young.read_text() == "define"
+    now = time.time()
+    for path, age in ((young, 23), (old, 25)):
         os.utime(path, (now - age * HOUR,) * 2)
     prune(tmp_path, keep="epoch-current", now=now)
     assert young.exists()
