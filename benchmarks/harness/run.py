@@ -32,6 +32,10 @@ def run_cells(
     Each repeat is a process of its own. Within a repeat the engines of one model and scenario follow
     each other, forwards and backwards in turn, so that a drift of the machine meets all of them alike.
     Records are written after every process: what ran before an interruption is kept.
+
+    Raises:
+        NotOffered: If no cell can run here.
+        FileExistsError: If the folder holds the records of another run.
     """
     versions: dict[str, str] = {}
     here: list[Cell] = []
@@ -55,6 +59,8 @@ def run_cells(
     date = datetime.now(UTC).strftime("%Y-%m-%d")
     slug = hardware or hardware_slug(environment)
     folder = results / f"{date}-{slug}-{environment['commit']}"
+    if (folder / "records.jsonl").exists():
+        raise FileExistsError(f"{folder} holds a run: move it, or give other --results")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "environment.json").write_text(json.dumps(environment, indent=1) + "\n")
     records: list[Record] = []

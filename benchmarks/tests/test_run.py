@@ -74,6 +74,14 @@ def test_engines_take_turns_and_memory_is_of_the_whole_tree(tmp_path: Path) -> N
     assert "fake 1" in (folder / "report.md").read_text()
 
 
+def test_a_run_does_not_overwrite_another(tmp_path: Path) -> None:
+    runners = {"two": Fake("print('{\"decode_tok_s\": 4}')")}
+    folder, records = run(tmp_path, runners, repeats=1)
+    with pytest.raises(FileExistsError, match="holds a run"):
+        run(tmp_path, runners, repeats=2)
+    assert read_records(folder) == records
+
+
 def test_an_engine_that_fails_leaves_a_record(tmp_path: Path) -> None:
     code = f"import sys; sys.exit('no such thing in {tmp_path}/small.gguf')"
     _, records = run(tmp_path, {"one": Fake(code)}, repeats=1)

@@ -64,15 +64,18 @@ def test_evaluate_changes_nothing_that_it_is_given() -> None:
     np.testing.assert_array_equal(state, STATE)
 
 
-@pytest.mark.parametrize("cap", [0, 300, 1 << 20])
-def test_a_program_gives_the_same_under_any_cap_and_overwrites_its_own_state(cap: int) -> None:
+@pytest.mark.parametrize("cap", [0, 300, 1 << 20, None])
+def test_a_program_gives_the_same_under_any_cap_and_overwrites_its_own_state(
+    cap: int | None,
+) -> None:
     calls: list[str] = []
 
     def weights(name: str) -> np.ndarray:
         calls.append(name)
         return WEIGHTS[name]
 
-    program = OracleProgram(_graph(), weights, cache_bytes=cap)
+    cap_argument = {} if cap is None else {"cache_bytes": cap}
+    program = OracleProgram(_graph(), weights, **cap_argument)
     program.states["pool"][:] = STATE
     pool = program.states["pool"]
     results = [program.step(INPUTS)["y"] for _ in range(3)]
@@ -80,8 +83,8 @@ def test_a_program_gives_the_same_under_any_cap_and_overwrites_its_own_state(cap
     np.testing.assert_allclose(results[0], _expected()[0], rtol=1e-4, atol=1e-4)
     for other in results[1:]:
         np.testing.assert_array_equal(other, results[0])
-    # 256 bytes each as f32: none fits, one fits but the other pushes it out, both fit.
-    assert len(calls) == {0: 6, 300: 6, 1 << 20: 2}[cap]
+    # 256 bytes each as f32: none fits, one fits but the other pushes it out, both fit, as by default.
+    assert len(calls) == {0: 6, 300: 6, 1 << 20: 2, None: 2}[cap]
     program.reset()
     assert not program.states["pool"].any()
 
