@@ -12,12 +12,14 @@ import pytest
 CHILD = """
 import os, threading, time
 from poot_kernel.compile._worker import _end_with
-threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+parent = os.getppid()
+threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+print(os.getpid(), flush=True)  # only now may the parent die: the watch knows whose end to wait for
 time.sleep(60)
 """
 PARENT = f"""
 import subprocess, sys, time
-print(subprocess.Popen([sys.executable, "-c", {CHILD!r}]).pid, flush=True)
+subprocess.Popen([sys.executable, "-c", {CHILD!r}])
 time.sleep(60)
 """
 
@@ -35,7 +37,6 @@ def test_a_busy_worker_ends_with_its_parent() -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
-    time.sleep(1.0)
     assert runs(child)
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
